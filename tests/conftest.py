@@ -1,4 +1,5 @@
-"""How tests are distributed over processes, and which need POSIX. Shared fixtures are in `common.py`."""
+"""How tests are distributed over processes, and which need POSIX. Shared fixtures are in
+`common.py`."""
 from __future__ import annotations
 
 import re
@@ -15,12 +16,14 @@ USES_POSIX = re.compile(r"^(from (processes|test_readme) import|import (fcntl|re
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-posix", action="store_true",
-                     help="only tests that run on Windows and macOS; on Linux, with what these lack taken away")
+                     help="only tests that run on Windows and macOS; on Linux, with what these "
+                          "lack taken away")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Loads the fixtures where tests run. The process that only distributes tests does not need torch."""
+    """Loads the fixtures where tests run. The process that only distributes tests does not need
+    torch."""
     if not config.getoption("numprocesses", None):
         config.pluginmanager.import_plugin("common")
         if config.getoption("without_posix") and sys.platform == "linux":
@@ -41,8 +44,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with many slow tests first, so that all processes end at about the same time. The order within a file
-    stays."""
+    """Files with many slow tests first, so that all processes end at about the same time. The order
+    within a file stays."""
     if config.getoption("without_posix"):
         items[:] = [item for item in items if not item.get_closest_marker("posix")]
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))

@@ -166,7 +166,8 @@ def build_imagenet_c(
 
 
 def build_cifar(root: Path, classes: int = 10, rows: int = 20, protocol: int = 2) -> np.ndarray:
-    """The files of CIFAR-10 or CIFAR-100 that torchvision reads, with few images. Returns the test images."""
+    """The files of CIFAR-10 or CIFAR-100 that torchvision reads, with few images. Returns the test
+    images."""
     rng = np.random.default_rng(classes)
     if classes == 10:
         folder = root / "cifar-10-batches-py"

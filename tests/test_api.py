@@ -1,5 +1,5 @@
-"""`adapt`: views, names, models and options of any kind work or give one clear error; torch's global settings change no
-number."""
+"""`adapt`: views, names, models and options of any kind work or give one clear error; torch's
+global settings change no number."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,8 @@ def test_views_of_other_types(clip_model, expected, given):
 
 
 def test_pictures_get_the_views_of_a_run(clip_model, pictures):
-    """Paths, text paths and PIL images of any mode, one or many. Image i of a call has the draws of index i."""
+    """Paths, text paths and PIL images of any mode, one or many. Image i of a call has the draws of
+    index i."""
     opened = [Image.open(path) for path in pictures]
     views = torch.stack([make_views(image, i, count=10, size=32) for i, image in enumerate(opened)])
     expected = adapt("SoC", clip_model, NAMES, views).logits
@@ -57,13 +58,15 @@ def test_options_as_a_dict(clip_model):
 
 
 @pytest.mark.parametrize(("names", "views", "opts", "error", "message"), [
-    ("river", normalised, (), TypeError, "classnames must be a list of names in order, not 'river'"),
+    ("river", normalised, (), TypeError, "classnames must be a list of names in order, not "
+                                         "'river'"),
     ([0, 1], normalised, (), TypeError, "classnames must be texts, not 0"),
     ([], normalised, (), TypeError, "classnames is empty"),
     ({"a", "b"}, normalised, (), TypeError, "in order"),
     (None, normalised, (), TypeError, "classnames must be a list of names in order, not None"),
     (NAMES, normalised, "TTA.STEPS 2", TypeError, "opts must be KEY VALUE pairs"),
-    (NAMES, normalised, ["TTA.STEP", 2], ValueError, "unknown key 'TTA.STEP' in opts. Did you mean 'TTA.STEPS'"),
+    (NAMES, normalised, ["TTA.STEP", 2], ValueError, "unknown key 'TTA.STEP' in opts. Did you mean "
+                                                     "'TTA.STEPS'"),
     (NAMES, normalised, ["TTA.STEPS", "x"], ValueError, "TTA.STEPS in opts must be of type int"),
     (NAMES, normalised[0, 0], (), ValueError, "not .3, 32, 32."),
     (NAMES, normalised[:0], (), ValueError, "views must be"),
@@ -113,7 +116,8 @@ def test_a_model_loaded_in_inference_mode():
 @pytest.fixture(params=["float64", "bfloat16", "autocast", "inference", "no_grad", "threads"])
 def around(request):
     """What a caller may have set."""
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    dtype = torch.get_default_dtype()
+    threads = torch.get_num_threads()
     try:
         if request.param == "autocast":
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -166,7 +170,8 @@ def test_threads_do_not_share_the_state_of_an_online_method(clip_model: CLIP, tr
 
 
 def test_black_images_are_pixel_values(clip_model: CLIP):
-    """Their numbers could be normalised ones; that they are pixels is known, or told by the other images."""
+    """Their numbers could be normalised ones; that they are pixels is known, or told by the other
+    images."""
     black = Image.new("RGB", (32, 32))
     views = make_views(black, 0, 16, 32, augmix=False)
     opts = ["TTA.VIEWS", 16, "TTA.AUGMIX", "off"]
@@ -221,7 +226,8 @@ def test_numbers_equal_a_runs(clip_model: CLIP, clip_file, image_folder, tmp_pat
 
 def test_changes_of_prompt_and_weights_count(tmp_path):
     """Whatever way they are made in; nothing is kept between calls."""
-    model, path = random_clip(seed=3), tmp_path / "prompt.pt"
+    model = random_clip(seed=3)
+    path = tmp_path / "prompt.pt"
     found = []
     for scale in (1.0, 2.0):
         torch.save({"ctx": scale * torch.ones(4, 64)}, path)
@@ -280,7 +286,8 @@ def test_a_changed_hugging_face_model_is_changed_as_a_whole(tmp_path):
 @pytest.mark.parametrize("highest", [0, 3.5, 15])
 def test_views_that_fit_pixels_and_normalised_numbers_are_refused(clip_model: CLIP, highest: float):
     views = highest * torch.rand(10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match='say which they are: pixels="0..255" or pixels="normalised"'):
+    with pytest.raises(ValueError, match='say which they are: pixels="0..255" or '
+                                         'pixels="normalised"'):
         adapt("TPT", clip_model, NAMES, views)
     raw = adapt("TPT", clip_model, NAMES, views, pixels="0..255")
     same = adapt("TPT", clip_model, NAMES, torch.cat([views, torch.full_like(views, 200)]).view(

@@ -108,13 +108,16 @@ def test_command_line_errors(arguments):
 def test_copies_in_other_splits_and_classes_are_named(root):
     """By content: the copies have names of their own, and nothing is decoded."""
     images = root / IMAGES
-    shutil.copy(images / "banded" / "image_0001.jpg", images / "banded" / "image_0003.jpg")  # test to val
-    shutil.copy(images / "blotchy" / "image_0002.jpg", images / "polka-dotted" / "image_0002.jpg")  # both test
+    # Test to val.
+    shutil.copy(images / "banded" / "image_0001.jpg", images / "banded" / "image_0003.jpg")
+    # Both test.
+    shutil.copy(images / "blotchy" / "image_0002.jpg", images / "polka-dotted" / "image_0002.jpg")
     finding = inspect(DTD, root)
     assert finding.state == "ok" and finding.advice == (
-        "pictures in several splits, by content: 1, such as dtd/images/banded/image_0001.jpg (test) = "
-        "dtd/images/banded/image_0003.jpg (val); pictures in several classes, by content: 1, such as "
-        "dtd/images/blotchy/image_0002.jpg (test) = dtd/images/polka-dotted/image_0002.jpg (test)")
+        "pictures in several splits, by content: 1, such as dtd/images/banded/image_0001.jpg "
+        "(test) = dtd/images/banded/image_0003.jpg (val); pictures in several classes, by content: "
+        "1, such as dtd/images/blotchy/image_0002.jpg (test) = "
+        "dtd/images/polka-dotted/image_0002.jpg (test)")
     done = run_tool("check_data.py", "dtd", "--root", root)
     assert done.returncode == 0 and "pictures in several splits, by content: 1" in done.stdout
 

@@ -1,4 +1,5 @@
-"""ImageNet-C, CIFAR, CIFAR-C and LandCover's corruptions, on files made here in the true layouts."""
+"""ImageNet-C, CIFAR, CIFAR-C and LandCover's corruptions, on files made here in the true
+layouts."""
 from __future__ import annotations
 
 import json
@@ -78,7 +79,8 @@ def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_
     build_cifar(tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
-    with pytest.raises(DataError, match="test_batch is not a file of CIFAR or is damaged .*download it again"):
+    with pytest.raises(DataError, match="test_batch is not a file of CIFAR or is damaged "
+                                        ".*download it again"):
         build_dataset("CIFAR10", tmp_path)
     assert not Path("ran").exists()
 
@@ -114,14 +116,16 @@ def test_rows_of_a_severity(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda a: a.astype(np.float32), r"must be an array of bytes \(uint8\) of shape \(N, 32, 32, 3\), not float32"),
+    (lambda a: a.astype(np.float32), r"must be an array of bytes \(uint8\) of shape \(N, 32, 32, "
+                                     r"3\), not float32"),
     (lambda a: a[..., :1], r"not uint8 \(100, 32, 32, 1\)"), (lambda a: a[:-1], "must have the test images 5 times"),
     (lambda a: a[:50], "has 100 labels for 50 images"),
     (lambda a: np.array([{}]), "is not a complete .npy file of bytes"),
     (None, "is not a complete .npy file"),
 ])
 def test_bad_arrays_get_one_line(change, message: str, tmp_path: Path):
-    array, file = build_cifar_c(tmp_path, ["fog"])["fog"], tmp_path / "CIFAR-10-C" / "fog.npy"
+    array = build_cifar_c(tmp_path, ["fog"])["fog"]
+    file = tmp_path / "CIFAR-10-C" / "fog.npy"
     if change is None:
         file.write_bytes(file.read_bytes()[:-1])
     else:
@@ -148,7 +152,8 @@ def test_imagenet_c(folder: str, tmp_path: Path, caplog):
     assert data.test[2].impath == f"{tmp_path}/{folder}/saturate/1/{list(WNIDS)[1]}/ILSVRC2012_val_00000000.JPEG"
     assert data.read_image(data.test[0]).mode == "RGB"
     for corruption, words in (("fog", "only at severity 1, 5"), ("snow", "not there")):
-        with pytest.raises(DataError, match=f"{corruption} is {words} in .*{folder}, and severity 3 is needed; .*run"):
+        with pytest.raises(DataError, match=f"{corruption} is {words} in .*{folder}, and severity "
+                                            f"3 is needed; .*run"):
             build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
     finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
     assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
@@ -163,22 +168,26 @@ def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):
     shutil.copy(tmp_path / "ImageNet-C" / "ids.txt", tmp_path / "copy.txt")
     for place in ("ids.txt", "copy.txt", str(tmp_path / "copy.txt")):
         data = build_dataset("ImageNetC", tmp_path, corruption="fog", image_list=place)
-        assert [item.impath.split("/fog/5/")[1] for item in data.test] == lines[::-1]  # in the order of the data set
+        # In the order of the data set.
+        assert [item.impath.split("/fog/5/")[1] for item in data.test] == lines[::-1]
     tags = {build_cfg("TPT", "imagenet_c", opts=["DATASET.CORRUPTION", "fog", *opts]).TAG for opts in (
         [], ["DATASET.IMAGE_LIST", "ids.txt"], ["DATASET.IMAGE_LIST", tmp_path / "copy.txt"])}
     assert len(tags) == 3 and "IMAGE_LIST-ids.txt" in tags
-    with pytest.raises(DataError, match=r"none.txt is not a file.*imagenet_test_image_ids.txt of https://github.com/Robust"):
+    with pytest.raises(DataError, match=r"none.txt is not a file.*imagenet_test_image_ids.txt of "
+                                        r"https://github.com/Robust"):
         build_dataset("ImageNetC", tmp_path, corruption="fog", image_list="none.txt")
     for text in ("n0/x.JPEG\n", ""):
         (tmp_path / "copy.txt").write_text(text)
-        with pytest.raises(DataError, match=r"must list test images of ImageNetC, .*(: n0/x.JPEG|it is empty)$"):
+        with pytest.raises(DataError, match=r"must list test images of ImageNetC, .*(: "
+                                            r"n0/x.JPEG|it is empty)$"):
             build_dataset("ImageNetC", tmp_path, corruption="fog", image_list="copy.txt")
 
 
 @pytest.mark.parametrize("name", NEW)
 def test_checked_installed_and_configured(name: str, tmp_path: Path, monkeypatch, caplog):
     caplog.set_level("INFO")
-    cls, archives = DATASET_REGISTRY.get(name), tmp_path / "archives"
+    cls = DATASET_REGISTRY.get(name)
+    archives = tmp_path / "archives"
     assert all(source.checksum.startswith("md5:") and len(source.checksum) == 36 for source in cls.archives)
     cfg = build_cfg("TPT", cls.key(), opts=["DATASET.CORRUPTION", "" if cls.clean else "fog"])
     assert name == cfg.DATASET.NAME
@@ -190,7 +199,8 @@ def test_checked_installed_and_configured(name: str, tmp_path: Path, monkeypatch
     root = tmp_path / "root"
     assert inspect(cls, root).state == "absent"
     if name == "ImageNetC":
-        shutil.copytree(tmp_path / "made" / "ImageNet-C", root / "imagenet", ignore=lambda *_: ALL)  # the class names
+        # The class names.
+        shutil.copytree(tmp_path / "made" / "ImageNet-C", root / "imagenet", ignore=lambda *_: ALL)
     assert download_dataset(cls, root, str(archives)), caplog.text
     assert f"{cls.key()}: ready, " in caplog.text
     finding = inspect(cls, root, deep=True)
@@ -198,11 +208,14 @@ def test_checked_installed_and_configured(name: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("name", "opts", "message"), [
-    ("landcover", ["DATASET.CORRUPTION", "frog"], "'frog'; for LandCover it must be empty or one of gaussian_noise, "
-     "defocus_blur, fog, contrast. Did you mean 'fog'?"),
+    ("landcover", ["DATASET.CORRUPTION", "frog"], "'frog'; for LandCover it must be empty or one "
+                                                  "of gaussian_noise, defocus_blur, fog, contrast. "
+                                                  "Did you mean 'fog'?"),
     ("landcover", ["DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 6], "is 6; it must be one of 1, 2, 3, 4, 5"),
-    ("cifar10_c", [], "DATASET.CORRUPTION is ''; for CIFAR10C it must be one of gaussian_noise, shot_noise"),
-    ("dtd", ["DATASET.CORRUPTION", "fog"], "'fog'; for DescribableTextures it must be empty: it has none"),
+    ("cifar10_c", [], "DATASET.CORRUPTION is ''; for CIFAR10C it must be one of gaussian_noise, "
+                      "shot_noise"),
+    ("dtd", ["DATASET.CORRUPTION", "fog"], "'fog'; for DescribableTextures it must be empty: it "
+                                           "has none"),
 ])
 def test_bad_names_get_one_line_with_the_valid_ones(name: str, opts: list, message: str):
     with pytest.raises(ConfigError) as error:
@@ -238,9 +251,9 @@ def test_a_corruption_is_a_data_set_of_its_own(clip_file: Path, tmp_path: Path):
         assert done.returncode == 0, done.stderr
         return read_predictions(folder)
 
-    found = [run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)["logits"]
+    logits_of_runs = [run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)["logits"]
              for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5))]
-    assert len({logits.tobytes() for logits in found}) == 4 and len(list((tmp_path / "cache").iterdir())) == 4
+    assert len({logits.tobytes() for logits in logits_of_runs}) == 4 and len(list((tmp_path / "cache").iterdir())) == 4
     build_cifar_c(tmp_path, ["fog"])
     files = run("TPT", "cifar10_c", "DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 2, "TTA.VIEWS", 10)["filename"]
     assert files[:2].tolist() == ["CIFAR-10-C/fog.npy::20", "CIFAR-10-C/fog.npy::22"]

@@ -1,4 +1,5 @@
-"""What every data set goes through before a model is loaded: root, split file, labels, names, files."""
+"""What every data set goes through before a model is loaded: root, split file, labels, names,
+files."""
 import os
 import shutil
 from functools import partial
@@ -20,7 +21,8 @@ def textures(tmp_path):
 
 
 def refusing(monkeypatch, path, *calls):
-    """The system refuses `path` and what is below it, as for a user without permission; tests may run as root."""
+    """The system refuses `path` and what is below it, as for a user without permission; tests may
+    run as root."""
     for name in calls:
         real = getattr(os, name)
 
@@ -50,10 +52,12 @@ def test_bad_settings(arguments, message, textures):
 
 def test_wrong_roots_are_explained(textures, monkeypatch):
     with pytest.raises(DataError, match=(
-        r"data root /nowhere is not a folder: give the one that holds dtd/ .*, or run: python tools/download.py dtd "
-        r"--root /nowhere. To try without data: --dataset-config-file landcover --backbone small$")):
+        r"data root /nowhere is not a folder: give the one that holds dtd/ .*, or run: python "
+        r"tools/download.py dtd --root /nowhere. To try without data: --dataset-config-file "
+        r"landcover --backbone small$")):
         build_dataset(DTD, "/nowhere")
-    with pytest.raises(DataError, match=r"no folder .*ucf101; .*python tools/download.py ucf101 --root"):
+    with pytest.raises(DataError, match=r"no folder .*ucf101; .*python tools/download.py ucf101 "
+                                        r"--root"):
         build_dataset("UCF101", textures)
     with pytest.raises(DataError, match=f"give the folder above, {textures}$"):
         build_dataset(DTD, textures / "dtd")
@@ -72,7 +76,8 @@ def test_a_missing_split_file_is_explained_with_id_and_folder(textures, monkeypa
         build_dataset(DTD, textures)
     assert "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x" in str(caught.value) and "\n" not in str(caught.value)
     assert f"save it as split_zhou_DescribableTextures.json in {textures / 'dtd'}" in str(caught.value)
-    assert sorted(path.name for path in (textures / "dtd").iterdir()) == ["images"]  # no partial file
+    # No partial file.
+    assert sorted(path.name for path in (textures / "dtd").iterdir()) == ["images"]
 
 
 def test_aircraft_lists(tmp_path):
@@ -80,14 +85,16 @@ def test_aircraft_lists(tmp_path):
     lists = tmp_path / "fgvc_aircraft"
     (lists / "images_variant_train.txt").unlink()
     assert not build_dataset("FGVCAircraft", tmp_path).train  # testing needs no training list
-    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; .*download.py fgvc"):
+    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; .*download.py "
+                                        "fgvc"):
         build_dataset("FGVCAircraft", tmp_path, num_shots=1)
     with (lists / "images_variant_test.txt").open("a") as file:
         file.write("0000001 Concorde\n0000002\n")
     with pytest.raises(DataError, match=r"variant of variants.txt: 0000001 Concorde, 0000002$"):
         build_dataset("FGVCAircraft", tmp_path)
     (lists / "images_variant_test.txt").unlink()
-    with pytest.raises(DataError, match=r"images_variant_test.txt is missing; it is part of the images' archive"):
+    with pytest.raises(DataError, match=r"images_variant_test.txt is missing; it is part of the "
+                                        r"images' archive"):
         build_dataset("FGVCAircraft", tmp_path)
 
 
@@ -169,7 +176,8 @@ def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
     shutil.rmtree(folder)
     folder.symlink_to(folder)
     dataset = build_dataset(DTD, tmp_path)
-    with pytest.raises(DataError, match=rf"^cannot read {folder}.*: Too many levels of symbolic links$"):
+    with pytest.raises(DataError, match=rf"^cannot read {folder}.*: Too many levels of symbolic "
+                                        rf"links$"):
         fingerprint(dataset, dataset.test)
 
 
@@ -183,7 +191,8 @@ def test_pipes_and_devices_as_lists(name, file, tmp_path):
     for make_it in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         (tmp_path / file).unlink()
         make_it(tmp_path / file)
-        with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Not a regular file$"):
+        with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Not a regular "
+                                            rf"file$"):
             build_dataset(name, tmp_path)
 
 

@@ -40,7 +40,8 @@ def test_the_draw_is_coops():
 def test_classes_with_too_few_images_use_all_and_no_random_numbers(caplog):
     """As in Dassl: the classes after them get the images that they would get without them."""
     few = [Datum(f"few/{n}.jpg", 3, 0, "few") for n in range(2)]
-    alone, after = draw(TRAIN, [], 4, seed=3)["train"], draw([*few, *TRAIN], [], 4, seed=3)["train"]
+    alone = draw(TRAIN, [], 4, seed=3)["train"]
+    after = draw([*few, *TRAIN], [], 4, seed=3)["train"]
     assert after == [*few, *alone]
     assert "1 classes have fewer than 4 train images, all of which are used: 'few' (2)" in caplog.text
 
@@ -92,7 +93,8 @@ def test_lists_of_another_split_are_drawn_again(satellite, caplog):
 
 def test_sets_without_training_images(satellite):
     build("ImageNetA", satellite)
-    assert build_dataset("ImageNetA", satellite, num_shots=16).train == []  # a test set: shots are ignored
+    # A test set: shots are ignored.
+    assert build_dataset("ImageNetA", satellite, num_shots=16).train == []
 
 
 def test_base_and_new_halves(tmp_path):
@@ -103,4 +105,5 @@ def test_base_and_new_halves(tmp_path):
     for dataset in (base, new):
         for items in (dataset.train, dataset.val, dataset.test):
             assert {(item.label, item.classname) for item in items} == set(enumerate(dataset.classnames))
-    assert sorted(paths(base.train + new.train)) == sorted(paths(everything.train))  # sampled before they are halved
+    # Sampled before they are halved.
+    assert sorted(paths(base.train + new.train)) == sorted(paths(everything.train))

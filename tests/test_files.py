@@ -1,4 +1,5 @@
-"""Files that are there whole or not at all, however many write them, and locks that leave nothing behind."""
+"""Files that are there whole or not at all, however many write them, and locks that leave nothing
+behind."""
 from __future__ import annotations
 
 import io
@@ -13,7 +14,8 @@ from promptcal.datasets.utils.files import Damaged, read_arrays, write_arrays, w
 
 
 def test_many_writers_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """In one process, and with one number on several machines: each text is whole, and no part stays."""
+    """In one process, and with one number on several machines: each text is whole, and no part
+    stays."""
     monkeypatch.setattr(os, "getpid", lambda: 7)
     texts = [letter * 200_000 for letter in "abcdef"]
     threads = [threading.Thread(target=lambda text=text: [write_text(tmp_path / "x", text) for _ in range(5)])

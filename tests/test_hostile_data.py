@@ -1,4 +1,5 @@
-"""Split files, lists, folders and names that are odd on purpose: a data set, or one short line; never a long wait."""
+"""Split files, lists, folders and names that are odd on purpose: a data set, or one short line;
+never a long wait."""
 from __future__ import annotations
 
 import os
@@ -24,7 +25,8 @@ SPLIT = "split_zhou_EuroSAT.json"
 
 @contextmanager
 def refused(message: str = ""):
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
     with pytest.raises(UserError, match=message) as caught:
         yield
     assert "\n" not in str(caught.value) and len(str(caught.value)) <= 2000
@@ -160,7 +162,8 @@ def test_coops_list_is_known():
 
 
 def test_two_folders_of_images_are_two_data_sets(tmp_path: Path):
-    first, second = make_image_folder(tmp_path / "a" / "photos"), make_image_folder(tmp_path / "b" / "photos")
+    first = make_image_folder(tmp_path / "a" / "photos")
+    second = make_image_folder(tmp_path / "b" / "photos")
     paths = [run_path(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", flags=["DATASET.ROOT", str(root)]))
              for root in (first, second)]
     assert paths[0] != paths[1]

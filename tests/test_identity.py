@@ -1,4 +1,5 @@
-"""Which images a run uses: known by content, with copies told apart and corruptions of one image kept together."""
+"""Which images a run uses: known by content, with copies told apart and corruptions of one image
+kept together."""
 from __future__ import annotations
 
 import importlib
@@ -41,7 +42,8 @@ def test_the_same_images_elsewhere_are_the_same(tmp_path: Path):
     shutil.copytree(first, second, copy_function=shutil.copyfile)
     for path in sorted(second.rglob("*.png")):
         path.rename(path.with_name(f"image_{path.name}"))
-    here, there = folder_identity(first), folder_identity(second)
+    here = folder_identity(first)
+    there = folder_identity(second)
     assert here.images == there.images and here.listing == there.listing
     assert np.array_equal(here.digests, there.digests) and np.array_equal(here.clusters, there.clusters)
 
@@ -49,7 +51,8 @@ def test_the_same_images_elsewhere_are_the_same(tmp_path: Path):
 @pytest.mark.parametrize("change", ["pixels", "label", "order", "fewer"])
 def test_what_makes_another_set(tmp_path: Path, change: str):
     dataset = build_dataset("ImageFolder", make_image_folder(tmp_path))
-    items, indices = list(dataset.test), list(range(12))
+    items = list(dataset.test)
+    indices = list(range(12))
     before = identify(dataset, items, indices, ImageIndex(None))
     if change == "pixels":
         file = Path(items[3].impath)
@@ -103,7 +106,8 @@ def corrupted_sets(name: str, root: Path) -> list[Dataset]:
         images = root / "imagenet" / "images" / "val"
         build_imagenet("ImageNet", images)
         for path in images.rglob("*.JPEG"):
-            path.rename(path.with_name(f"ILSVRC2012_val_{path.stem[-1]:0>8}.JPEG"))  # as ImageNet-C's
+            # As ImageNet-C's.
+            path.rename(path.with_name(f"ILSVRC2012_val_{path.stem[-1]:0>8}.JPEG"))
         build_imagenet_c(root, ["fog", "snow"], (103, 105))
         for path in (*root.glob("ImageNet-C/*/103"), *root.glob("ImageNet-C/*/105")):
             path.rename(path.with_name(path.name[-1]))  # shades that no clean image has
@@ -129,8 +133,9 @@ def test_corruptions_of_an_image_are_one_cluster(name: str, tmp_path: Path):
 def test_other_splits_and_sets_are_other_clusters(tmp_path: Path):
     build_cifar(tmp_path, 10)
     build_cifar(tmp_path, 100)
-    ten, hundred, land = (build_dataset("CIFAR10", tmp_path), build_dataset("CIFAR100", tmp_path),
-                          build_dataset("LandCover", ""))
+    ten = build_dataset("CIFAR10", tmp_path)
+    hundred = build_dataset("CIFAR100", tmp_path)
+    land = build_dataset("LandCover", "")
     identities = [identity_of(ten), identity_of(ten, "train"), identity_of(hundred), identity_of(land),
                   identity_of(land, "val"), identity_of(build_dataset("LandCoverShift", ""))]
     clusters = [rows(identity.clusters) for identity in identities]
@@ -175,7 +180,8 @@ def plugin(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: int, source: s
 
 
 def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path: Path, monkeypatch):
-    """A module of its folder counts as well. A reader that changes no image has those of its files."""
+    """A module of its folder counts as well. A reader that changes no image has those of its
+    files."""
     images = make_image_folder(tmp_path / "images")
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     plain = folder_identity(images)
@@ -187,7 +193,8 @@ def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path: P
         for name, hashes in seen.items():
             hashes.append(identity_of(getattr(readers, name)(images)).images)
     for name in ("Reduced", "Tiles"):
-        assert len(set(seen[name])) == 4 and seen[name][1] == seen[name][4], name  # the same files in another folder
+        # The same files in another folder.
+        assert len(set(seen[name])) == 4 and seen[name][1] == seen[name][4], name
     assert set(seen["Listed"]) == {plain.images}
 
 
@@ -205,7 +212,8 @@ class Drawn(Dataset):
 
 
 def test_a_plugin_that_draws_images_has_no_missing_files(tmp_path: Path):
-    first, second = Drawn(tmp_path / "a"), Drawn(tmp_path / "b")
+    first = Drawn(tmp_path / "a")
+    second = Drawn(tmp_path / "b")
     identity = identity_of(first)
     assert not identity.missing and len(rows(identity.digests)) == 4
     assert fingerprint(first, first.test) == fingerprint(second, second.test)
@@ -213,18 +221,19 @@ def test_a_plugin_that_draws_images_has_no_missing_files(tmp_path: Path):
 
 def test_bad_and_missing_files_have_an_identity(tmp_path: Path):
     folder = make_image_folder(tmp_path)
-    victim, gone = folder / "kind_b" / "1.png", folder / "kind_c" / "2.png"
-    whole = victim.read_bytes()
+    victim = folder / "kind_b" / "1.png"
+    gone = folder / "kind_c" / "2.png"
+    image_bytes = victim.read_bytes()
     dataset = build_dataset("ImageFolder", folder)
     good = identity_of(dataset)
-    victim.write_bytes(bytes(len(whole)))
+    victim.write_bytes(bytes(len(image_bytes)))
     gone.unlink()
     bad = identity_of(dataset)
     assert bad.missing == [str(gone)] and len(rows(bad.digests)) == 12
     assert [number for number in range(12) if not np.array_equal(good.digests[number], bad.digests[number])] == [4, 8]
     with pytest.raises(DataError, match="1 of 12 images are missing"):
         fingerprint(dataset, dataset.test)
-    victim.write_bytes(whole)
+    victim.write_bytes(image_bytes)
     assert np.array_equal(identity_of(dataset).digests[4], good.digests[4])
 
 
@@ -245,7 +254,8 @@ def test_images_that_two_splits_share_are_found_by_content(tmp_path: Path):
     for path in sorted((tmp_path / "val").rglob("[0-9].png")):
         path.rename(path.with_name(f"v{path.name}"))
     dataset = build_dataset("ImageFolder", tmp_path)
-    val, test = identity_of(dataset, "val"), identity_of(dataset)
+    val = identity_of(dataset, "val")
+    test = identity_of(dataset)
     assert shared_images(val, test) == [*range(12), 12] and shared_images(test, val) == list(range(12))
     assert [item.impath.rpartition("/")[2] for item in dataset.val][12] == "copy.png"
     assert shared_images(identity_of(dataset, "val", [13, 14]), test) == []

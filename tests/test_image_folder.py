@@ -32,7 +32,8 @@ def test_flat_folders_are_the_test_split(zoo):
 
 def test_names_file(zoo):
     (zoo / "zebra").rename(zoo / "plains zebra")
-    (zoo / "classnames.txt").write_text("\ufeffpolar_bear white bear\n\nplains zebra\tGrévy's zebra\n")
+    (zoo / "classnames.txt").write_text("\ufeffpolar_bear white bear\n\nplains zebra\tGrévy's "
+                                        "zebra\n")
     dataset = build_dataset("ImageFolder", zoo)
     assert dataset.classnames == ["ant", "Grévy's zebra", "white bear"]
     assert dataset.test[-1].classname == "white bear"
@@ -41,7 +42,8 @@ def test_names_file(zoo):
 @pytest.mark.parametrize("line", ["lion king of beasts", "zebra", "zebra\t", "plains zebra striped horse"])
 def test_bad_names_file(line, zoo):
     (zoo / "classnames.txt").write_text(f"{line}\n")
-    with pytest.raises(DataError, match=f"a tab between the two if the folder's name has spaces.*: '{line.split()[0]}"):
+    with pytest.raises(DataError, match=f"a tab between the two if the folder's name has spaces.*: "
+                                        f"'{line.split()[0]}"):
         build_dataset("ImageFolder", zoo)
 
 
@@ -75,10 +77,12 @@ def test_classes_called_test_and_train(tmp_path):
 
 def test_what_is_missing(zoo):
     shutil.copytree(zoo / "ant", zoo / "halves" / "train" / "ant")
-    with pytest.raises(DataError, match=rf"beside train the folder {zoo / 'halves' / 'test'} is missing"):
+    with pytest.raises(DataError, match=rf"beside train the folder {zoo / 'halves' / 'test'} is "
+                                        rf"missing"):
         build_dataset("ImageFolder", zoo / "halves")
     shutil.rmtree(zoo / "halves")
-    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; images must be at .*train"):
+    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; images must "
+                                        "be at .*train"):
         build_dataset("ImageFolder", zoo, num_shots=1)
     (zoo / "own").mkdir()
     with pytest.raises(DataError, match="has no class folders; images must be at"):
@@ -86,7 +90,8 @@ def test_what_is_missing(zoo):
     (zoo / "own" / "cat").mkdir()
     with pytest.raises(DataError, match="has no test images"):
         build_dataset("ImageFolder", zoo / "own")
-    with pytest.raises(DataError, match="/nowhere is not a folder: give the one that holds the class folders with --"):
+    with pytest.raises(DataError, match="/nowhere is not a folder: give the one that holds the "
+                                        "class folders with --"):
         build_dataset("ImageFolder", "/nowhere")
 
 
@@ -109,7 +114,8 @@ def test_a_line_of_a_list_that_fits_several_images_is_refused_with_the_candidate
             "ant/1.png", "ant/2.png", "zebra/0.png"]
         return
     candidates = {
-        "1.png": "ant/1.png, zebra/1.png, more/in/ant/1.png, more/in/zebra/1.png, less/in/ant/1.png and 1 more",
+        "1.png": "ant/1.png, zebra/1.png, more/in/ant/1.png, more/in/zebra/1.png, "
+                 "less/in/ant/1.png and 1 more",
         "in/ant/1.png": "more/in/ant/1.png, less/in/ant/1.png",
     }
     message = rf"list.txt has lines that fit several test images.*: '{line}' may be {candidates[line]}$"
@@ -127,7 +133,8 @@ def test_lines_of_a_list_may_have_different_lengths(zoo):
 def test_one_class_is_refused_and_a_table_nearby_is_named(tmp_path):
     for n in range(3):
         picture(tmp_path / "images" / f"{n}.png", n)
-    with pytest.raises(DataError, match="one class only, 'images': every prediction would be right"):
+    with pytest.raises(DataError, match="one class only, 'images': every prediction would be "
+                                        "right"):
         build_dataset("ImageFolder", tmp_path)
     (tmp_path / "labels.csv").write_text("path,diagnosis\n")
     advice = rf"{tmp_path}/labels.csv is a table: .* use --dataset-config-file table --root {tmp_path}$"
@@ -148,7 +155,8 @@ def test_two_folders_beside_a_table_get_a_warning(tmp_path, caplog):
 def test_the_folder_above_the_classes(zoo, tmp_path_factory):
     above = tmp_path_factory.mktemp("above")
     zoo.rename(above / "animals")
-    with pytest.raises(DataError, match=f"has one folder only, 'animals'; .* use --root {above}/animals"):
+    with pytest.raises(DataError, match=f"has one folder only, 'animals'; .* use --root "
+                                        f"{above}/animals"):
         build_dataset("ImageFolder", above)
 
 

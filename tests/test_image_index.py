@@ -1,4 +1,5 @@
-"""Digests of image files, and the index that keeps them: by content, once per file, safe against damage."""
+"""Digests of image files, and the index that keeps them: by content, once per file, safe against
+damage."""
 from __future__ import annotations
 
 import os
@@ -44,8 +45,8 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def digests(index: ImageIndex, files: list[str], place: Path) -> list[bytes]:
-    return [image.digest for image in index.look_up(files, place)]
+def digests(index: ImageIndex, files: list[str], image_folder: Path) -> list[bytes]:
+    return [image.digest for image in index.look_up(files, image_folder)]
 
 
 def test_a_digest_is_that_of_the_bytes(files, tmp_path: Path):
@@ -71,9 +72,11 @@ def test_young_files_are_not_kept(files, read_files, tmp_path: Path):
 
 @pytest.mark.parametrize("how", ["written", "replaced", "moved", "linked"])
 def test_another_file_of_the_same_name_size_and_date_is_hashed_again(settled, tmp_path: Path, how: str):
-    index, place, victim = ImageIndex(tmp_path / "cache"), tmp_path / "images", Path(settled[4])
+    index = ImageIndex(tmp_path / "cache")
+    image_folder = tmp_path / "images"
+    victim = Path(settled[4])
     os.utime(victim, (OLD, OLD))
-    before = digests(index, settled, place)
+    before = digests(index, settled, image_folder)
     time.sleep(0.02)  # the file system's clock ticks: the fixture says that an hour has passed
     other = tmp_path / "other.png"
     other.write_bytes(bytes(len(victim.read_bytes())))
@@ -90,7 +93,7 @@ def test_another_file_of_the_same_name_size_and_date_is_hashed_again(settled, tm
     else:
         victim.unlink()
         victim.symlink_to(other)
-    after = digests(index, settled, place)
+    after = digests(index, settled, image_folder)
     assert [old == new for old, new in zip(before, after, strict=True)] == [n != 4 for n in range(12)]
     assert after[4] == new_hash(victim.read_bytes()).digest()
 
@@ -107,16 +110,17 @@ def test_a_link_that_points_elsewhere_is_another_image(settled, tmp_path: Path):
 
 @pytest.mark.parametrize("damage", [b"", b"\n", b"{}", b"\x00\xff", None])
 def test_a_damaged_index_is_made_again(settled, read_files, tmp_path: Path, damage: bytes | None):
-    index, place = ImageIndex(tmp_path / "cache"), tmp_path / "images"
-    first = digests(index, settled, place)
+    index = ImageIndex(tmp_path / "cache")
+    image_folder = tmp_path / "images"
+    first = digests(index, settled, image_folder)
     (index_file,) = (tmp_path / "cache").iterdir()
-    whole = index_file.read_bytes()
+    index_bytes = index_file.read_bytes()
     if damage is None:  # one digit of one digest
-        damage = whole.replace(first[3].hex().encode(), first[4].hex().encode())
-        assert damage != whole
+        damage = index_bytes.replace(first[3].hex().encode(), first[4].hex().encode())
+        assert damage != index_bytes
     index_file.write_bytes(damage)
-    assert digests(index, settled, place) == first and len(read_files) == 24
-    assert index_file.read_bytes() == whole
+    assert digests(index, settled, image_folder) == first and len(read_files) == 24
+    assert index_file.read_bytes() == index_bytes
 
 
 def test_an_index_that_cannot_be_kept_is_no_obstacle(settled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -180,7 +184,8 @@ def test_a_file_that_is_written_while_it_is_hashed(tmp_path: Path, monkeypatch: 
     """The digest is of the bytes that the stamp belongs to."""
     file = tmp_path / "growing.png"
     file.write_bytes(b"begin")
-    real, calls = image_index.hashlib.file_digest, []
+    real = image_index.hashlib.file_digest
+    calls = []
 
     def digest(opened, make):
         content = real(opened, make)

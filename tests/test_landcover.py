@@ -36,9 +36,9 @@ def test_tiles_are_the_recorded_ones(name):
 
 def test_a_tile_depends_on_its_key_alone():
     """The same in another process and another order."""
-    code = ("import sys; from promptcal.datasets.synthetic.tiles import shifted_tile, tile\n"
-            "tile('test', 'sea', 1)\n"
-            "for make in (shifted_tile, tile): sys.stdout.buffer.write(make('test', 'vineyard', 12).tobytes())")
+    code = ("import sys; from promptcal.datasets.synthetic.tiles import shifted_tile, "
+            "tile\ntile('test', 'sea', 1)\nfor make in (shifted_tile, tile): "
+            "sys.stdout.buffer.write(make('test', 'vineyard', 12).tobytes())")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout == b"".join(make("test", "vineyard", 12).tobytes() for make in (shifted_tile, tile))
 

@@ -54,7 +54,8 @@ def test_a_dead_owner_is_replaced(tmp_path: Path, dead_pid: int):
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"system": "another container of the same name"}])
 def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path: Path, change: dict, dead_pid: int):
-    """Its process number means nothing here. A touch from the future, after a clock was set back, is a touch."""
+    """Its process number means nothing here. A touch from the future, after a clock was set back,
+    is a touch."""
     write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, "pid": dead_pid, **change})
     assert_in_use(tmp_path, str(dead_pid))
     os.utime(tmp_path / "lock", (2**33, 2**33))
@@ -122,7 +123,8 @@ while rounds:
 
 @pytest.mark.posix
 def test_processes_that_find_the_same_dead_owner(tmp_path: Path, dead_pid: int):
-    """One takes the lock over, and the slower ones do not remove its new file. Only an owner changes the number."""
+    """One takes the lock over, and the slower ones do not remove its new file. Only an owner
+    changes the number."""
     (tmp_path / "number").write_text("0")
     write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, "pid": dead_pid})
     processes = [subprocess.Popen([sys.executable, "-c", COUNT, tmp_path]) for _ in range(4)]
@@ -136,7 +138,8 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch:
         patch.setattr(lock.json, "dump", full)
-        with pytest.raises(UserError, match="cannot write .*lock: No space left on device; choose another"):
+        with pytest.raises(UserError, match="cannot write .*lock: No space left on device; choose "
+                                            "another"):
             take(tmp_path)
     assert not list(tmp_path.iterdir())
     take(tmp_path)

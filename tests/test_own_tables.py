@@ -58,23 +58,43 @@ def test_real_headers_are_named_with_a_setting(skin, name, separator):
     assert dataset.test[0].group == "p3"
 
 
-QUIRKS = {
-    "byte order mark": lambda text: text.encode("utf-8-sig"),
-    "Unicode text": lambda text: text.replace(",", "\t").encode("utf-16"),
-    "line with the delimiter": lambda text: f"sep=;\r\n{text.replace(',', ';')}".encode(),
-    "line ends": lambda text: text.replace("\n", "\r\n").encode(),
-    "empty columns": lambda text: text.replace("\n", ",,\n").encode(),
-    "empty cells": lambda text: text.replace("p4", "p4,,").encode(),
-    "pandas' index": lambda text: "\n".join(f"{n or ''},{line}" for n, line in enumerate(text.splitlines())).encode(),
-    "quotes and blank lines": lambda text: text.replace("NV", '"NV"').replace("\n", "\n\n").encode(),
-    "capitals": lambda text: text.replace("images/c.png", "Images/C.PNG").encode(),
-}
+QUIRKS = (
+    "byte order mark", "Unicode text", "line with the delimiter", "line ends", "empty columns",
+    "empty cells", "index of pandas", "quotes and blank lines", "capitals",
+)
+
+
+def with_quirk(text: str, quirk: str) -> bytes:
+    """A csv file as a spreadsheet or pandas writes it."""
+    if quirk == "byte order mark":
+        return text.encode("utf-8-sig")
+    if quirk == "Unicode text":
+        return text.replace(",", "\t").encode("utf-16")
+    if quirk == "line with the delimiter":
+        text = "sep=;\r\n" + text.replace(",", ";")
+    elif quirk == "line ends":
+        text = text.replace("\n", "\r\n")
+    elif quirk == "empty columns":
+        text = text.replace("\n", ",,\n")
+    elif quirk == "empty cells":
+        text = text.replace("p4", "p4,,")
+    elif quirk == "index of pandas":
+        lines = text.splitlines()
+        lines[0] = f",{lines[0]}"
+        for number in range(1, len(lines)):
+            lines[number] = f"{number - 1},{lines[number]}"
+        text = "\n".join(lines)
+    elif quirk == "quotes and blank lines":
+        text = text.replace("NV", '"NV"').replace("\n", "\n\n")
+    else:
+        text = text.replace("images/c.png", "Images/C.PNG")
+    return text.encode()
 
 
 @pytest.mark.parametrize("quirk", QUIRKS)
 def test_tables_as_spreadsheets_write_them(skin, quirk):
     path = skin / "labels.csv"
-    path.write_bytes(QUIRKS[quirk](path.read_text()))
+    path.write_bytes(with_quirk(path.read_text(), quirk))
     dataset = build_dataset("Table", skin)
     assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
     assert [item.group for item in dataset.test] == ["p3", "p3", "p4"]
@@ -88,7 +108,8 @@ def test_tables_that_cannot_be_read_get_a_remedy(skin):
         build_dataset("Table", skin)
     rows = [(image, *("10" if code == "NV" else "01")) for image, code, *_ in ROWS]
     write_csv(skin, "image,NV,other", rows)
-    with pytest.raises(DataError, match=r"one column per class \(NV, other\): write one column with the label"):
+    with pytest.raises(DataError, match=r"one column per class \(NV, other\): write one column "
+                                        r"with the label"):
         build_dataset("Table", skin)
 
 
@@ -108,14 +129,17 @@ def test_numbered_folds(skin, caplog):
 
 
 def test_a_wrong_or_missing_column_lists_those_there_are(skin):
-    with pytest.raises(DataError, match=r"labels.csv has no column 'pth' \(DATASET.COLUMNS image=pth\); its columns "
-                                        r"are: path, diagnosis, fold, patient_id. Did you mean 'path'\?"):
+    with pytest.raises(DataError, match=r"labels.csv has no column 'pth' \(DATASET.COLUMNS "
+                                        r"image=pth\); its columns are: path, diagnosis, fold, "
+                                        r"patient_id. Did you mean 'path'\?"):
         build_dataset("Table", skin, columns="image=pth")
     write_csv(skin, "path,verdict,fold,patient_id")
-    with pytest.raises(DataError, match="no column of the labels is recognised among its columns: path, verdict, fold"):
+    with pytest.raises(DataError, match="no column of the labels is recognised among its columns: "
+                                        "path, verdict, fold"):
         build_dataset("Table", skin)
     write_csv(skin, "where,diagnosis,fold,patient_id")
-    with pytest.raises(DataError, match="no column of the images' paths is recognised among its columns: where"):
+    with pytest.raises(DataError, match="no column of the images' paths is recognised among its "
+                                        "columns: where"):
         build_dataset("Table", skin)
 
 
@@ -209,7 +233,8 @@ def test_warnings_come_once_each(skin, caplog):
 
 
 def test_images_are_found_by_name_in_folders_below(skin):
-    """As in HAM10000, whose table has image_id without an ending and whose images are in two folders."""
+    """As in HAM10000, whose table has image_id without an ending and whose images are in two
+    folders."""
     rows = [(Path(image).stem, code, split, group) for image, code, split, group in ROWS]
     write_csv(skin, "image_id,dx,split,lesion_id", rows)
     (skin / "part_2").mkdir()
@@ -217,7 +242,8 @@ def test_images_are_found_by_name_in_folders_below(skin):
     dataset = build_dataset("Table", skin)
     assert dataset.test[-1].impath == str(skin / "part_2" / "e.png")
     picture(skin / "part_2" / "c.png")
-    with pytest.raises(DataError, match=r"row 3 \(line 4\): 'c' may be .*images/c.png, .*part_2/c.png"):
+    with pytest.raises(DataError, match=r"row 3 \(line 4\): 'c' may be .*images/c.png, "
+                                        r".*part_2/c.png"):
         build_dataset("Table", skin)
 
 
@@ -232,13 +258,15 @@ def test_several_tables(skin):
     rows = [row[:2] for row in ROWS]
     write_csv(skin, "path,diagnosis", rows[:2], "train.csv")
     write_csv(skin, "path,diagnosis", rows[2:], "test.csv")
-    with pytest.raises(DataError, match="several tables, labels.csv, test.csv, train.csv: choose one"):
+    with pytest.raises(DataError, match="several tables, labels.csv, test.csv, train.csv: choose "
+                                        "one"):
         build_dataset("Table", skin)
     assert len(build_dataset("Table", skin, columns="table=labels.csv").test) == 3
     (skin / "labels.csv").unlink()
     dataset = build_dataset("Table", skin)
     assert (len(dataset.train), len(dataset.test)) == (2, 3)
-    with pytest.raises(DataError, match=f"there is no csv, tsv or parquet file in {skin / 'images'}"):
+    with pytest.raises(DataError, match=f"there is no csv, tsv or parquet file in "
+                                        f"{skin / 'images'}"):
         build_dataset("Table", skin / "images")
 
 
@@ -272,7 +300,8 @@ def test_a_parquet_table_of_paths(skin):
     with pytest.raises(DataError, match="t.parquet, row 1: there is no image 'images/z.png'"):
         build_dataset("Table", skin)
     (skin / "t.parquet").write_bytes(b"PAR1 cut")
-    with pytest.raises(DataError, match=r"t.parquet is not a complete parquet file .*: download it again"):
+    with pytest.raises(DataError, match=r"t.parquet is not a complete parquet file .*: download it "
+                                        r"again"):
         build_dataset("Table", skin)
 
 

@@ -113,7 +113,8 @@ def test_digests_are_kept(hub, tmp_path, monkeypatch):
 def test_a_run(hub, tmp_path):
     done = run_tool("train.py", "--trainer", "TPT", "--dataset-config-file", "parquet", "--root", hub / "land",
                     "--backbone", "small", "--output-dir", tmp_path / "run", "TTA.VIEWS", 8, "TTA.SELECT", 0.5,
-                    "DATASET.CLASSNAMES", "AnnualCrop=annual crop; River=river; SeaLake=sea or lake")
+                    "DATASET.CLASSNAMES", "AnnualCrop=annual crop; River=river; SeaLake=sea or "
+                                          "lake")
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["n"] == 6 and results["record"]["data"]["dataset"] == "Parquet"
@@ -134,12 +135,14 @@ def land(hub, tmp_path) -> Path:
 def test_splits(land, caplog):
     data = land / "data"
     (data / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(DataError, match="has 1 of the 2 files of the split 'train': download the others too"):
+    with pytest.raises(DataError, match="has 1 of the 2 files of the split 'train': download the "
+                                        "others too"):
         build_dataset("Parquet", land)
     (data / "train-00000-of-00002.parquet").unlink()
     test = data / "test-00000-of-00001.parquet"
     test.rename(data / "heldout-00000-of-00001.parquet")
-    with pytest.raises(DataError, match='no split \'test\' but heldout, validation; .* "test=validation"'):
+    with pytest.raises(DataError, match='no split \'test\' but heldout, validation; .* '
+                                        '"test=validation"'):
         build_dataset("Parquet", land)
     with pytest.raises(DataError, match="has no split 'testing'.*; it has: heldout, validation"):
         build_dataset("Parquet", land, columns="test=testing")
@@ -158,7 +161,8 @@ def test_the_layout_of_the_hubs_own_conversion(land):
     dataset = build_dataset("Parquet", land)
     assert (len(dataset.test), len(dataset.val)) == (6, 3)
     shutil.copytree(land / "default", land / "other")
-    with pytest.raises(DataError, match="'test' is in several folders, .*/default and .*/other: give one of them"):
+    with pytest.raises(DataError, match="'test' is in several folders, .*/default and .*/other: "
+                                        "give one of them"):
         build_dataset("Parquet", land)
     assert len(build_dataset("Parquet", land / "other").test) == 6
 
@@ -168,8 +172,8 @@ def test_several_columns_of_labels(hub, tmp_path):
     features = {"img": {"_type": "Image"}, "fine_label": label_feature(["oak", "elm", "cod", "eel"]),
                 "coarse_label": label_feature(["trees", "fish"])}
     write_columns(tmp_path / "set", columns, features)
-    with pytest.raises(DataError, match="several columns of labels: choose one of fine_label, coarse_label, such as "
-                                        "DATASET.COLUMNS label=fine_label"):
+    with pytest.raises(DataError, match="several columns of labels: choose one of fine_label, "
+                                        "coarse_label, such as DATASET.COLUMNS label=fine_label"):
         build_dataset("Parquet", tmp_path / "set")
     assert build_dataset("Parquet", tmp_path / "set", columns="label=coarse_label").classnames == ["trees", "fish"]
 
@@ -191,20 +195,26 @@ def test_what_is_refused(hub, tmp_path):
     folder = tmp_path / "set"
     features = {"label": label_feature(["elm", "oak"])}
     write_columns(folder, {"image": cells(hub), "label": [0, 1, -1, 0]}, features)
-    with pytest.raises(DataError, match="test.parquet, row 3: label -1, of 2 classes .hubs hide the labels"):
+    with pytest.raises(DataError, match="test.parquet, row 3: label -1, of 2 classes .hubs hide "
+                                        "the labels"):
         build_dataset("Parquet", folder)
     write_columns(folder, {"image": ["a.png", "b.png"], "label": [0, 1]})
-    with pytest.raises(DataError, match=r"no images in its columns \(image, label\); .*--dataset-config-file table"):
+    with pytest.raises(DataError, match=r"no images in its columns \(image, label\); "
+                                        r".*--dataset-config-file table"):
         build_dataset("Parquet", folder)
-    with pytest.raises(DataError, match="holds the images themselves, .* use --dataset-config-file parquet"):
+    with pytest.raises(DataError, match="holds the images themselves, .* use --dataset-config-file "
+                                        "parquet"):
         write_columns(folder, {"image": cells(hub), "label": [0, 1, 1, 0]})
         build_dataset("Table", folder)
     write_columns(folder, {"image": cells(hub), "sort": [0, 1, 1, 0]})
-    with pytest.raises(DataError, match="no column of the labels is recognised among its columns: image, sort"):
+    with pytest.raises(DataError, match="no column of the labels is recognised among its columns: "
+                                        "image, sort"):
         build_dataset("Parquet", folder)
-    with pytest.raises(DataError, match="has no column 'srt' .*; its columns are: image, sort. Did you mean 'sort'"):
+    with pytest.raises(DataError, match="has no column 'srt' .*; its columns are: image, sort. Did "
+                                        "you mean 'sort'"):
         build_dataset("Parquet", folder, columns="label=srt")
-    with pytest.raises(DataError, match="there is no parquet file in .*; give the folder of `hf download"):
+    with pytest.raises(DataError, match="there is no parquet file in .*; give the folder of `hf "
+                                        "download"):
         build_dataset("Parquet", hub / "pictures")
     (folder / "test.parquet").write_bytes((folder / "test.parquet").read_bytes()[:200])
     with pytest.raises(DataError, match="is not a complete parquet file"):
@@ -217,7 +227,8 @@ def test_an_image_without_bytes_is_named(hub, tmp_path):
     write_columns(tmp_path / "set", {"image": rows, "label": ["a", "b", "a", "b"]})
     dataset = build_dataset("Parquet", tmp_path / "set")
     for row, reason in ((1, "it is empty or damaged"), (3, "the file has no bytes for it")):
-        with pytest.raises(BadImageError, match=f"cannot read image .*test.parquet::{row}: {reason}"):
+        with pytest.raises(BadImageError, match=f"cannot read image .*test.parquet::{row}: "
+                                                f"{reason}"):
             dataset.read_image(dataset.test[row])
     assert len(identify(dataset, dataset.test, range(4), ImageIndex(None)).digests) == 4
 
@@ -237,8 +248,9 @@ def test_other_splits_of_benchmarks_are_named(hub, tmp_path, caplog):
     features = {"label": label_feature(names)}
     write_columns(tmp_path / "textures", {"image": rows, "label": [n % 3 for n in range(1880)]}, features)
     build_dataset("Parquet", tmp_path / "textures")
-    assert ("this is the hub's split 'test' of DTD, 1,880 images of 3 classes; published figures are of CoOp's split "
-            "with 1,692 images of 47 classes and CoOp's class names: they do not compare") in caplog.text
+    assert ("this is the hub's split 'test' of DTD, 1,880 images of 3 classes; published figures "
+            "are of CoOp's split with 1,692 images of 47 classes and CoOp's class names: they do "
+            "not compare") in caplog.text
 
 
 def test_equal_counts_and_names_are_said_to_agree(hub, tmp_path, caplog, monkeypatch):

@@ -1,4 +1,5 @@
-"""Stanford Cars and SUN397 from copies in parquet files; second hosts of other sets; failed downloads."""
+"""Stanford Cars and SUN397 from copies in parquet files; second hosts of other sets; failed
+downloads."""
 import dataclasses
 import json
 import logging
@@ -18,7 +19,8 @@ from promptcal.tools import download
 
 needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
 pytestmark = pytest.mark.usefixtures("no_internet")
-CARS = ["AM General Hummer SUV 2000", "Ram C-V Cargo Van Minivan 2012"]  # the year is last, as on the hub
+# The year is last, as on the hub.
+CARS = ["AM General Hummer SUV 2000", "Ram C-V Cargo Van Minivan 2012"]
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,8 @@ def all_messages(caplog):
 
 
 def make_copy(name: str, tmp_path: Path, hub_names: list[str], with_paths: bool = False, leave_out: int = -1) -> Path:
-    """A hub's copy of a miniature set, with the split file beside it. `leave_out` is a test image that is not in it."""
+    """A hub's copy of a miniature set, with the split file beside it. `leave_out` is a test image
+    that is not in it."""
     build(name, tmp_path / "made")
     images = tmp_path / "made" / IMAGE_DIRS[name]
     copy = tmp_path / "copy"
@@ -79,8 +82,8 @@ def test_another_set_is_refused_with_both_counts(tmp_path, caplog):
     cls = DATASET_REGISTRY.get("StanfordCars")
     copy = make_copy("StanfordCars", tmp_path, CARS, leave_out=2)
     assert not download_dataset(cls, tmp_path / "root", str(copy))
-    assert ("it has 3 test images, the split file 4; images by class there and in the split file: '2012 Ram C/V Cargo "
-            "Van Minivan' 1 and 2") in caplog.text
+    assert ("it has 3 test images, the split file 4; images by class there and in the split file: "
+            "'2012 Ram C/V Cargo Van Minivan' 1 and 2") in caplog.text
     assert not (tmp_path / "root" / "stanford_cars" / "cars_test").exists()
     assert names(tmp_path / "root") == ["stanford_cars"]
     caplog.clear()
@@ -158,7 +161,8 @@ def test_a_plugins_set_gets_advice_that_works(tmp_path, monkeypatch):
 
     GardenBirds.__module__ = "lab.birds"
     step = f"put its images into {tmp_path}/birds/photos"
-    with pytest.raises(DataError, match=f"there is no folder .*birds; correct --root or DATASET.ROOT, or {step}"):
+    with pytest.raises(DataError, match=f"there is no folder .*birds; correct --root or "
+                                        f"DATASET.ROOT, or {step}"):
         GardenBirds(tmp_path)
     assert inspect(GardenBirds, tmp_path).advice == f"put its images into {tmp_path}/birds/photos"
     (tmp_path / "birds" / "photos").mkdir(parents=True)
@@ -166,7 +170,8 @@ def test_a_plugins_set_gets_advice_that_works(tmp_path, monkeypatch):
         GardenBirds(tmp_path)
     content = {"test": [["a.jpg", 0, "robin"], ["b.jpg", 1, "wren"]]}
     (tmp_path / "birds" / "labels.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match=f"2 of 2 images are missing: .*; its images belong in {tmp_path}/birds/photos"):
+    with pytest.raises(DataError, match=f"2 of 2 images are missing: .*; its images belong in "
+                                        f"{tmp_path}/birds/photos"):
         dataset = GardenBirds(tmp_path)
         dataset.check_files(dataset.test)
     monkeypatch.setattr(GardenBirds, "archives", (Source("photos.zip", urls=("https://lab.org/photos.zip",)),))

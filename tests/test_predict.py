@@ -52,7 +52,8 @@ def test_bad_class_files(tmp_path, content, message):
 
 def test_predictions_are_those_of_adapt_in_any_order(clip_model, images):
     adapter = adapter_of("SoC", clip_model)
-    found, back = list(predict(images, adapter)), list(predict(images[2::-1], adapter))
+    found = list(predict(images, adapter))
+    back = list(predict(images[2::-1], adapter))
     assert [p.path for p in found] == images
     for one, other in zip(found[:3], reversed(back), strict=True):
         torch.testing.assert_close(one.after, other.after, atol=1e-3, rtol=0)
@@ -162,7 +163,8 @@ def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, cap
     with (tmp_path / "found.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["image"] for row in rows] == [str(folder / f"{n}, plain.png") for n in range(3)]
-    names, printed = ["cat", "dog, black"], capsys.readouterr().out
+    names = ["cat", "dog, black"]
+    printed = capsys.readouterr().out
     adapter = Adapter("SoC", load_clip(str(clip_file)), names, 10, ["TTA.AUGMIX", "on"])
     (first,) = predict([folder / "0, plain.png"], adapter)
     assert rows[0]["SoC_class"] == names[int(first.after.argmax())]

@@ -1,4 +1,5 @@
-"""Every reader on a miniature root in its true layout, and on the real split files where they are available."""
+"""Every reader on a miniature root in its true layout, and on the real split files where they are
+available."""
 import logging
 import os
 import shutil
@@ -89,21 +90,24 @@ def test_wrong_class_folders_get_a_remedy(name, tmp_path):
     remedy = "run: python tools/download.py imagenet"
     shutil.rmtree(images)
     picture(images / "ILSVRC2012_val_00000001.JPEG")  # not sorted into class folders
-    with pytest.raises(DataError, match=f"named (n01440764|0) to (n[0-9]+|11), not none at all; .*{remedy}"):
+    with pytest.raises(DataError, match=f"named (n01440764|0) to (n[0-9]+|11), not none at all; "
+                                        f".*{remedy}"):
         build_dataset(name, tmp_path)
     (images / ("0" if name == "ImageNetV2" else "n01440764")).mkdir()
     with pytest.raises(DataError, match=f"{name} has no test images; .*{remedy}"):
         build_dataset(name, tmp_path)
     if name != "ImageNetV2":
         picture(images / "n99999999" / "x.JPEG")
-        with pytest.raises(DataError, match=f"per class of classnames.txt, .* not n99999999; .*{remedy}"):
+        with pytest.raises(DataError, match=f"per class of classnames.txt, .* not n99999999; "
+                                            f".*{remedy}"):
             build_dataset(name, tmp_path)
 
 
 def test_imagenets_training_images_are_listed_on_first_use(tmp_path, monkeypatch):
     build("ImageNet", tmp_path)
     assert len(build_dataset("ImageNet", tmp_path).train) == 0
-    with pytest.raises(DataError, match=r"no training images for DATASET.NUM_SHOTS 1; .*download.py imagenet"):
+    with pytest.raises(DataError, match=r"no training images for DATASET.NUM_SHOTS 1; "
+                                        r".*download.py imagenet"):
         build_dataset("ImageNet", tmp_path, num_shots=1)
     for wnid in WNIDS:
         for n in range(3):

@@ -1,4 +1,5 @@
-"""Orders of the test stream and unequal classes: seeded, stated in the report, without effect on episodic methods."""
+"""Orders of the test stream and unequal classes: seeded, stated in the report, without effect on
+episodic methods."""
 from __future__ import annotations
 
 import json
@@ -54,8 +55,10 @@ def test_correlated_is_rottas_and_always_ends(name: str):
 
 
 def test_sorted_and_random():
-    indices, labels = [5, 2, 9, 7, 1, 4], [1, 0, 1, 0, 2, 1]
-    assert image_order(indices, labels, "random", 0.1, 1) == shuffled(indices, 1)  # as it was before there were orders
+    indices = [5, 2, 9, 7, 1, 4]
+    labels = [1, 0, 1, 0, 2, 1]
+    # As it was before there were orders.
+    assert image_order(indices, labels, "random", 0.1, 1) == shuffled(indices, 1)
     order = image_order(indices, labels, "sorted", 0.1, 1)
     assert [labels[indices.index(at)] for at in order] == [0, 0, 1, 1, 1, 2] and sorted(order) == sorted(indices)
     assert len({tuple(image_order(indices, labels, "sorted", 0.1, seed)) for seed in range(9)}) > 1
@@ -69,9 +72,9 @@ def test_classes_among_successive_images():
 def test_unequal_classes():
     labels = labels_of("DTD")
     for exponent, most in ((0.5, 36), (2, 36)):
-        kept = long_tailed(labels, exponent)
-        counts = [count for _, count in Counter(labels[at] for at in kept).most_common()]
-        assert kept == sorted(set(kept)) and len(counts) == 47  # no image twice, no class lost
+        positions = long_tailed(labels, exponent)
+        counts = [count for _, count in Counter(labels[at] for at in positions).most_common()]
+        assert positions == sorted(set(positions)) and len(counts) == 47  # no image twice, no class lost
         assert counts == [max(1, round(most * rank ** -exponent)) for rank in range(1, 48)]
     assert long_tailed(labels, 0) == list(range(len(labels)))
     uneven = Counter(np.take(labels_of("uneven"), long_tailed(labels_of("uneven"), 1)).tolist())
@@ -81,7 +84,8 @@ def test_unequal_classes():
 def test_what_cannot_be_drawn_gets_one_line():
     for order in ("random", "sorted"):
         assert len(image_order(range(3), [0, 1, 2], order, 0.1, 0)) == 3
-    with pytest.raises(ConfigError, match=r"correlated cannot be drawn: each of the 3 images .* TEST.ORDER random or"):
+    with pytest.raises(ConfigError, match=r"correlated cannot be drawn: each of the 3 images .* "
+                                          r"TEST.ORDER random or"):
         image_order(range(3), [0, 1, 2], "correlated", 0.1, 0)
     with pytest.raises(ConfigError, match=r"TEST.CORRELATION 1e\+308 cannot be drawn"):
         image_order(range(3), [0, 1, 1], "correlated", 1e308, 0)
@@ -105,13 +109,13 @@ def test_an_order_enters_only_where_it_has_an_effect():
 
 
 def test_episodic_methods_are_unaffected_by_the_order(train, tmp_path: Path):
-    found = []
+    predictions = []
     for order in ("random", "sorted", "correlated"):
         assert train("TPT", "TEST.ORDER", order, "--output-dir", tmp_path / order, *FEW).returncode == 0
-        found.append(read_predictions(tmp_path / order))
+        predictions.append(read_predictions(tmp_path / order))
         assert "classes_in_64" not in read_results(tmp_path / order)
-    for columns in found[1:]:
-        for name, column in found[0].items():
+    for columns in predictions[1:]:
+        for name, column in predictions[0].items():
             np.testing.assert_array_equal(columns[name], column, err_msg=name)
     done = train("TPT", "TEST.ORDER", "sorted", "--output-dir", tmp_path / "random", *FEW)
     assert "nothing to compute" in done.stdout  # it is the same run
@@ -137,8 +141,10 @@ def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_pat
 def test_unequal_classes_in_a_run(train, tmp_path: Path):
     done = train("ZeroShot", "TEST.IMBALANCE", 1)
     assert done.returncode == 0, done.stderr
-    results, columns = read_results(tmp_path / "run"), read_predictions(tmp_path / "run")
+    results = read_results(tmp_path / "run")
+    columns = read_predictions(tmp_path / "run")
     assert results["n"] == 7 and sorted(Counter(columns["label"].tolist()).values()) == [1, 1, 2, 3]
     done = train("TPT", "TEST.LIMIT", 6, "TEST.IMBALANCE", 1, "--output-dir", tmp_path / "tpt", *FEW)
     assert done.returncode == 0, done.stderr
-    assert set(read_predictions(tmp_path / "tpt")["index"]) < set(columns["index"])  # a part of the same images
+    # A part of the same images.
+    assert set(read_predictions(tmp_path / "tpt")["index"]) < set(columns["index"])

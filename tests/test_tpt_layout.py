@@ -22,17 +22,18 @@ TPT = {
 
 
 def build_as_tpt(name: str, root: Path, lists: str = "") -> list[str]:
-    """Makes a set in TPT's layout; its lists go to the folder `lists` of the root, or with the images."""
-    made = root.parent / "made"
-    names = build(name, made)
+    """Makes a set in TPT's layout; its lists go to the folder `lists` of the root, or with the
+    images."""
+    coop_root = root.parent / "made"
+    names = build(name, coop_root)
     images = root / TPT[name]
-    shutil.copytree(made / IMAGE_DIRS[name], images, dirs_exist_ok=True)
-    place = root / (lists or TPT[name].split("/")[0])
-    place.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(coop_root / IMAGE_DIRS[name], images, dirs_exist_ok=True)
+    list_folder = root / (lists or TPT[name].split("/")[0])
+    list_folder.mkdir(parents=True, exist_ok=True)
     for pattern in ("*.json", "*.txt"):
-        for path in (made / IMAGE_DIRS[name].split("/")[0]).glob(pattern):
-            shutil.copy(path, place)
-    shutil.rmtree(made)
+        for path in (coop_root / IMAGE_DIRS[name].split("/")[0]).glob(pattern):
+            shutil.copy(path, list_folder)
+    shutil.rmtree(coop_root)
     return names
 
 
@@ -76,13 +77,15 @@ def test_what_is_there_instead_is_named(tmp_path, no_internet):
     (root / "UCF101" / "Yo_Yo").rename(root / "UCF101" / "yoyo")
     (root / "UCF101" / "Apply_Eye_Makeup").rename(root / "UCF101" / "makeup")
     dataset = build_dataset("UCF101", root)
-    with pytest.raises(DataError, match="UCF101 lies in TPT's layout: .*/UCF101 holds archery, makeup, split_zhou.*, "
-                                        "but not Apply_Eye_Makeup/image_0001.jpg and the other images") as error:
+    with pytest.raises(DataError, match="UCF101 lies in TPT's layout: .*/UCF101 holds archery, "
+                                        "makeup, split_zhou.*, but not "
+                                        "Apply_Eye_Makeup/image_0001.jpg and the other "
+                                        "images") as error:
         dataset.check_files(dataset.test)
     assert "missing" not in str(error.value)
     split.unlink()
-    answer = ("lies in TPT's layout, with images in .*/UCF101; its list split_zhou_UCF101.json could not be downloaded "
-              ".* from data/data_splits of your TPT checkout")
+    answer = ("lies in TPT's layout, with images in .*/UCF101; its list split_zhou_UCF101.json "
+              "could not be downloaded .* from data/data_splits of your TPT checkout")
     with pytest.raises(DataError, match=answer) as error:
         build_dataset("UCF101", root)
     assert "missing" not in str(error.value)
@@ -91,9 +94,11 @@ def test_what_is_there_instead_is_named(tmp_path, no_internet):
     for name in ("archery", "makeup", "yoyo"):
         shutil.rmtree(root / "UCF101" / name)
     (root / "UCF101" / "v_Archery_g01.avi").write_bytes(b"RIFF")
-    with pytest.raises(DataError, match="TPT's layout, but .*/UCF101 has no images: it holds v_Archery_g01.avi"):
+    with pytest.raises(DataError, match="TPT's layout, but .*/UCF101 has no images: it holds "
+                                        "v_Archery_g01.avi"):
         build_dataset("UCF101", root)
-    with pytest.raises(DataError, match=f"{root / 'UCF101'} is not the data root: give the folder above"):
+    with pytest.raises(DataError, match=f"{root / 'UCF101'} is not the data root: give the folder "
+                                        f"above"):
         build_dataset("UCF101", root / "UCF101")
 
 

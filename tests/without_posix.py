@@ -1,4 +1,5 @@
-"""Runs commands, `[[tool, argument, …], …]` in JSON, after all that Windows or macOS lacks is taken away.
+"""Runs commands, `[[tool, argument, …], …]` in JSON, after all that Windows or macOS lacks is taken
+away.
 
 It stands for those systems where the tests run on Linux. The libraries are imported before.
 """
