@@ -1,4 +1,4 @@
-"""Checks a data root: one table of which data sets are there, whether they are complete, and what to do next.
+"""Checks which data sets are there, whether they are complete, and what to do next.
 
 Exit status: 0 if no data set is faulty, 1 if one is, 2 for a wrong command. An absent data set is not a fault.
 """
@@ -23,7 +23,8 @@ from promptcal.datasets.utils.plugins import load_plugins
 def main(argv: Sequence[str] | None = None) -> int:
     parser = tool_parser(__doc__)
     parser.add_argument("datasets", nargs="*", help="data sets to check, such as ucf101 (default: all)")
-    parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets in CoOp's layout")
+    parser.add_argument("--root", required=True, type=Path,
+                        help="folder that holds the data sets in CoOp's layout")
     parser.add_argument("--deep", action="store_true", help="decode every image")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -31,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with reading():
         root = data_root(args.root)
         list(root.iterdir())  # an unreadable root is reported once, not in every row
-    wanted = [find_file_dataset(name) for name in args.datasets] or file_datasets()
+    wanted = list(file_datasets())
+    if args.datasets:
+        wanted = [find_file_dataset(name) for name in args.datasets]
     findings = [inspect(cls, root, args.deep) for cls in wanted]
     print(table(findings))
     return int(any(finding.state == "faulty" for finding in findings))

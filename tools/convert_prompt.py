@@ -1,4 +1,4 @@
-"""Makes a clean copy of a prompt checkpoint, tensors only, nothing that could run; or shows it as words.
+"""Makes a clean copy of a prompt checkpoint without anything that could run; or shows it as words.
 
     python tools/convert_prompt.py output/.../prompt_learner/model.pth.tar-50 prompt.safetensors
     python tools/convert_prompt.py model.pth.tar-50 prompt.safetensors --method CoOp --shots 2 --dataset UCF101

@@ -1,5 +1,7 @@
-"""Downloads data sets into a data root, in the layout that the readers expect, and weights of CLIP into the folder
-from which runs read them. Existing files are not changed.
+"""Downloads data sets and weights.
+
+Data sets go into a data root, in the layout that the readers expect, weights of CLIP into the folder from which runs
+read them. Existing files are not changed.
 
     python tools/download.py ucf101 dtd --root DATA
     python tools/download.py ViT-B/16

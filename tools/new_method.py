@@ -1,4 +1,6 @@
-"""Writes a method of your own and its test into the current folder; it runs at once, and you change its formula.
+"""Writes a method of your own and its test into the current folder.
+
+It runs at once; you change its formula.
 
     python tools/new_method.py WeightedViews --kind gradient-free
     python tools/train.py --plugin weighted_views --trainer WeightedViews --dataset-config-file landcover
