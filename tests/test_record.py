@@ -70,6 +70,9 @@ def test_two_runs_that_differ(what: str):
     first, second = make(), make(**changes)
     differing = {purpose for purpose in PURPOSES_TESTED if first.difference(second, purpose)}
     assert differing == set(expected)
+    # Pairs compare images one by one. Without the key of a sweep, a choice pools as seeds do.
+    assert first.is_same(second, "pair") is (TAB not in expected)
+    assert first.is_same(second, "choice") is first.is_same(second, "pool")
     for purpose in PURPOSES_TESTED:
         same = purpose not in expected
         assert first.is_same(second, purpose) is same

@@ -64,6 +64,15 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: P
     assert again.returncode == 0 and "nothing to compute" in again.stdout
 
 
+def test_a_run_that_cannot_start_overwrites_nothing(train, tmp_path: Path):
+    assert train("ZeroShot").returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    (tmp_path / "damaged.pt").write_bytes(b"no weights")
+    done = train("ZeroShot", "--overwrite", "--backbone", tmp_path / "damaged.pt")
+    assert done.returncode == 2 and "damaged.pt" in done.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
 def test_other_bins_need_the_predictions(train, tmp_path: Path):
     assert train("ZeroShot").returncode == 0
     predictions = tmp_path / "run" / "predictions.npz"

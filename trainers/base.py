@@ -159,6 +159,8 @@ class BaseTrainer:
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             asked = self.asked_run(overwrite)
+        if overwrite:
+            self.clip  # noqa: B018 - a run that cannot start must not remove another one
         with self.run_dir.open(asked, self.dist, lines) as run_dir:
             if run_dir.results is not None:
                 results = self.update_metrics(run_dir.results)
@@ -388,14 +390,7 @@ class BaseTrainer:
 
     def with_jacobian(self) -> PromptedCLIP:
         """The model with the Jacobian of its initial prompt, cached or computed."""
-        key = {
-            "weights": self.weights,
-            "precision": self.numerics.precision,
-            "device_type": self.numerics.device.type,
-            "classnames": list(self.clip.classnames),
-            "position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
-            "engine": self.numerics.engine,
-        }
+        key = {"record": self.record.key("jacobian")}
         jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
         return self.clip.with_jacobian(jacobian)
 

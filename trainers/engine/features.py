@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,6 +68,65 @@ class Block:
         return sum(row.nbytes for row in self.rows.values())
 
 
+class BlockFiles:
+    """The files of a store. Each has the features of images at 64 successive positions, by digest.
+
+    Attributes:
+        cache: The arrays on disk.
+        content: The digest of each image of the run by its position.
+    """
+
+    def __init__(self, cache: ArrayCache, content: Mapping[int, bytes]) -> None:
+        self.cache = cache
+        self.content = content
+
+    def stored_images(self, number: int) -> set[tuple[int, bytes]]:
+        """Position and digest of the images in a block's file."""
+        index = self.cache.read_array(block_name(number), "index")
+        digest = self.cache.read_array(block_name(number), "digest")
+        if index is None or digest is None or len(index) != len(digest):
+            return set()
+        return {(int(position), row.tobytes()) for position, row in zip(index, digest, strict=True)}
+
+    def read(self, number: int) -> Block:
+        """The run's images in a block's file: those at their positions with their digests."""
+        block = Block()
+        arrays = self.cache.read(block_name(number), *ARRAYS)
+        if arrays is None:
+            return block
+        for row, index in enumerate(arrays["index"].tolist()):
+            if self.content.get(index) == arrays["digest"][row].tobytes():
+                block.rows[index] = arrays["features"][row].copy()  # without the rows of other images
+        return block
+
+    def add(self, number: int, block: Block) -> None:
+        """Adds images to a block's file. What another process has stored in the meantime stays."""
+        if not block.rows:
+            return
+        digests = [np.frombuffer(self.content[index], np.uint8) for index in block.rows]
+        rows: dict[str, np.ndarray] = {
+            "index": np.array(list(block.rows), np.int64),
+            "digest": np.stack(digests),
+            "features": np.stack(list(block.rows.values())),
+        }
+        with self.cache.locked():
+            stored = self.cache.read(block_name(number), *ARRAYS)
+            if stored is not None:
+                others = self.other_rows(block, stored["index"], stored["digest"])
+                others = others[-(MOST_ROWS - len(block.rows)) :]
+                for name in ARRAYS:
+                    rows[name] = np.concatenate([stored[name][others], rows[name]])
+            self.cache.write(block_name(number), **rows)
+
+    def other_rows(self, block: Block, index: np.ndarray, digest: np.ndarray) -> list[int]:
+        """The rows of a file that are not of the block's images."""
+        rows = []
+        for row, position in enumerate(index.tolist()):
+            if position not in block.rows or self.content[position] != digest[row].tobytes():
+                rows.append(row)
+        return rows
+
+
 class ViewStore:
     """Features of several views of each image, addressed by the image's position in the split."""
 
@@ -102,20 +161,22 @@ class ViewStore:
         for index in sorted(identity.indices):
             self.positions[index // BLOCK].append(index)
         self.recent: OrderedDict[int, Block] = OrderedDict()
-        self.cache = None
+        self.files: BlockFiles | None = None
         if cfg.CACHE.DIR:
-            self.cache = ArrayCache(cfg.CACHE.DIR, "views", {
+            cache = ArrayCache(cfg.CACHE.DIR, "views", {
                 "record": record.key("view features"),
                 **self.maker.key(),
                 **backbone.pixels.non_default(),
                 "images": store_name(cfg, data.dataset),
             })
+            self.files = BlockFiles(cache, self.content)
 
     def batches(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
         """The features of each list of positions, in the given order."""
-        if self.cache is None:
+        files = self.files
+        if files is None:
             return map(self.check, self.encode(wanted))
-        return map(self.check, map(self.read, wanted))
+        return (self.check(self.read(files, indices)) for indices in wanted)
 
     def check(self, batch: FeatureBatch) -> FeatureBatch:
         """An image that cannot be read stops a run that skips none."""
@@ -188,16 +249,17 @@ class ViewStore:
     def fill(self, dist: Distributed) -> None:
         """Encodes what the store lacks. Each process takes some of the blocks, and all wait for
         each other."""
-        if self.cache is None:
+        files = self.files
+        if files is None:
             return
         lacking = []
         if dist.is_main:
-            lacking = self.find_lacking()
+            lacking = self.find_lacking(files)
         lacking = dist.broadcast(lacking)
         if lacking and dist.is_main:
             images = sum(len(indices) for indices in lacking)
             numbers = images * self.num_views * self.backbone.features
-            self.cache.reserve(numbers * self.dtype.itemsize, "view features")
+            files.cache.reserve(numbers * self.dtype.itemsize, "view features")
 
         share = lacking[dist.rank :: dist.world]
         pieces: list[Sequence[int]] = []  # of all blocks, so that the threads never wait for a file
@@ -209,36 +271,27 @@ class ViewStore:
         with progress_bar(total, "view features", "img", shown=is_shown) as bar:
             for indices in share:
                 batches = [next(encoded) for _ in chunks(indices, ENCODE_AT_ONCE)]
-                self.add_to_file(indices[0] // BLOCK, self.as_block(batches))
+                files.add(indices[0] // BLOCK, self.as_block(batches))
                 bar.update(len(indices))
         dist.barrier()
 
-    def find_lacking(self) -> list[list[int]]:
+    def find_lacking(self, files: BlockFiles) -> list[list[int]]:
         """The positions of the images that the store does not have, block by block."""
         lacking = []
         for number, indices in self.positions.items():
-            stored = self.stored_images(number)
+            stored = files.stored_images(number)
             absent = [index for index in indices if (index, self.content[index]) not in stored]
             if absent:
                 lacking.append(absent)
         return lacking
 
-    def stored_images(self, number: int) -> set[tuple[int, bytes]]:
-        """Position and digest of the images in a block's file."""
-        assert self.cache is not None
-        index = self.cache.read_array(block_name(number), "index")
-        digest = self.cache.read_array(block_name(number), "digest")
-        if index is None or digest is None or len(index) != len(digest):
-            return set()
-        return {(int(position), row.tobytes()) for position, row in zip(index, digest, strict=True)}
-
-    def read(self, indices: Sequence[int]) -> FeatureBatch:
+    def read(self, files: BlockFiles, indices: Sequence[int]) -> FeatureBatch:
         """The features of images from the store."""
         readable = []
         rows = []
         bad = {}
         for index in indices:
-            block = self.block(index // BLOCK)
+            block = self.block(files, index // BLOCK)
             if index in block.rows:
                 readable.append(index)
                 rows.append(block.rows[index])
@@ -250,15 +303,15 @@ class ViewStore:
         views = torch.from_numpy(features).to(self.backbone.device, non_blocking=True)
         return FeatureBatch(readable, views, bad)
 
-    def block(self, number: int) -> Block:
+    def block(self, files: BlockFiles, number: int) -> Block:
         """A block from memory or from disk. What was removed or damaged since is encoded again. So are
         images that could not be read: that is not stored, because it may be otherwise tomorrow."""
         if number not in self.recent:
-            block = self.read_file(number)
+            block = files.read(number)
             lacking = [index for index in self.positions[number] if index not in block.rows]
             if lacking:
                 encoded = self.as_block(list(self.encode(chunks(lacking, ENCODE_AT_ONCE))))
-                self.add_to_file(number, encoded)
+                files.add(number, encoded)
                 block = Block({**block.rows, **encoded.rows}, encoded.bad)
             self.recent[number] = block
         self.recent.move_to_end(number)
@@ -274,46 +327,6 @@ class ViewStore:
             block.rows.update(zip(batch.index, features, strict=True))
             block.bad.update(batch.bad)
         return block
-
-    def read_file(self, number: int) -> Block:
-        """The run's images in a block's file: those at their positions with their digests."""
-        block = Block()
-        assert self.cache is not None
-        arrays = self.cache.read(block_name(number), *ARRAYS)
-        if arrays is None:
-            return block
-        for row, index in enumerate(arrays["index"].tolist()):
-            if self.content.get(index) == arrays["digest"][row].tobytes():
-                block.rows[index] = arrays["features"][row].copy()  # without the rows of other images
-        return block
-
-    def add_to_file(self, number: int, block: Block) -> None:
-        """Adds images to a block's file. What another process has stored in the meantime stays."""
-        if not block.rows:
-            return
-        assert self.cache is not None
-        digests = [np.frombuffer(self.content[index], np.uint8) for index in block.rows]
-        rows: dict[str, np.ndarray] = {
-            "index": np.array(list(block.rows), np.int64),
-            "digest": np.stack(digests),
-            "features": np.stack(list(block.rows.values())),
-        }
-        with self.cache.locked():
-            stored = self.cache.read(block_name(number), *ARRAYS)
-            if stored is not None:
-                others = self.other_rows(block, stored["index"], stored["digest"])
-                others = others[-(MOST_ROWS - len(block.rows)) :]
-                for name in ARRAYS:
-                    rows[name] = np.concatenate([stored[name][others], rows[name]])
-            self.cache.write(block_name(number), **rows)
-
-    def other_rows(self, block: Block, index: np.ndarray, digest: np.ndarray) -> list[int]:
-        """The rows of a file that are not of the block's images."""
-        rows = []
-        for row, position in enumerate(index.tolist()):
-            if position not in block.rows or self.content[position] != digest[row].tobytes():
-                rows.append(row)
-        return rows
 
 
 def store_name(cfg: CfgNode, dataset: Dataset) -> str:
