@@ -147,7 +147,14 @@ def run_name(
     name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
 ) -> str:
     """A data set's name in run folders and results; a corruption is part of it, as in
-    `ImageNetC-fog-5`."""
+    `ImageNetC-fog-5`.
+
+    Args:
+        name: The registered name, or that of an unregistered class.
+        root: The data root. A user's folder of images is named after it.
+        corruption: "" = none.
+        severity: Of the corruption, 1 to 5.
+    """
     if name in DATASET_REGISTRY:
         name = DATASET_REGISTRY.get(name).run_name(root)
     if corruption:
@@ -163,8 +170,11 @@ def dataset_label(name: str, root: str | Path) -> str:
 
 
 def parse_run_name(name: str) -> tuple[str, str, int]:
-    """The registered name, the corruption ("" = none) and the severity in a data set's name in
-    results."""
+    """Takes a data set's name in results apart.
+
+    Returns:
+        The registered name, the corruption ("" = none) and its severity.
+    """
     parts = name.split("-")
     if len(parts) == 3 and parts[0] in DATASET_REGISTRY and parts[2] in map(str, SEVERITIES):
         return parts[0], parts[1], int(parts[2])

@@ -41,7 +41,12 @@ def read_lines(path: Path) -> list[str]:
 
 def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list[str]:
     """The class names in the order of their labels. Refuses missing labels and labels with two
-    names."""
+    names.
+
+    Args:
+        source: The list, for messages.
+        entries: Path, label and class name of each image.
+    """
     names: dict[int, str] = {}
     clashes = []
     for path, label, name in entries:
@@ -83,8 +88,15 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
 def check_items(
     source: str, split: str, items: Sequence[Datum], classnames: Sequence[str], image_dir: str,
 ) -> None:
-    """Refuses unprintable paths (below `image_dir`), labels that do not fit the class names, and
-    repeated images."""
+    """Refuses unprintable paths, labels that do not fit the class names, and repeated images.
+
+    Args:
+        source: The data set, for messages.
+        split: Its name, for messages.
+        items: The images of the split.
+        classnames: By label.
+        image_dir: The folder of the images. Its own name may have any letters.
+    """
     paths = [item.impath.removeprefix(image_dir) for item in items]
     check_printable(f"{source} has file names", paths)
     wrong = []
@@ -111,7 +123,15 @@ def check_printable(what: str, names: Sequence[str]) -> None:
 
 def split_hash(splits: Mapping[str, Sequence[Datum]], image_dir: str) -> str:
     """A hash of paths, labels and class names by split, independent of the root and of the file's
-    format."""
+    format.
+
+    Args:
+        splits: The images by name of the split.
+        image_dir: The folder to which paths are relative.
+
+    Returns:
+        12 hexadecimal digits.
+    """
     digest = hashlib.sha256()
     for split, items in splits.items():
         for item in items:

@@ -24,8 +24,14 @@ Samples = dict[str, list[Datum]]  # "train" and "val"
 
 def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
     """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files
-    exist. The samples are kept as JSON in `fewshot_dir`, or with the data. Where `val` is the test
-    split, as on ImageNet, it stays whole."""
+    exist. Where `val` is the test split, as on ImageNet, it stays whole.
+
+    Args:
+        dataset: The data set, which is changed.
+        num_shots: Images per class.
+        seed: Of the draw.
+        fewshot_dir: Where the samples are kept as JSON; "" = with the data.
+    """
     has_own_val = dataset.val is not dataset.test
     train = list(dataset.train)
     val: list[Datum] = []
