@@ -51,19 +51,30 @@ def default_epochs(settings: Mapping[str, object]) -> int:
     return 200
 
 
+def is_start(value: object) -> bool:
+    """Whether a context can start from these words; "" = from random numbers."""
+    words = str(value)
+    if not words:
+        return True
+    return "{" not in words and bool(clean_name(words))
+
+
 @TRAINER_REGISTRY.register()
 class CoOp(BaseTrainer):
     """min over the context of the cross entropy of labelled images. (Zhou et al., IJCV 2022.)"""
 
-    label, colour, marker, display_order = "CoOp", "#009E73", "P", 900
-    tuned, trained = False, True
+    label = "CoOp"
+    colour = "#009E73"
+    marker = "P"
+    display_order = 900
+    tuned = False
+    trained = True
     settings: ClassVar = [
         Setting("N_CTX", 16, "tokens of a context that starts at random",
                 allowed=Range(least=1, text="at least 1")),
         Setting("CTX_INIT", "",
                 'words to start from instead, such as "a photo of a"; N_CTX then follows from them',
-                allowed=Check(lambda text: not text or ("{" not in str(text) and bool(clean_name(str(text)))),
-                              "empty (a random start), or have a word, without the class",
+                allowed=Check(is_start, "empty (a random start), or have a word, without the class",
                               good=("", "a photo of a"), bad=(" _ ", "a photo of {}"))),
         Setting("CSC", False, "class-specific contexts: one per class"),
         Setting("FIXED_VIEWS", False,
@@ -78,7 +89,8 @@ class CoOp(BaseTrainer):
         Setting("OPTIM.WARMUP_EPOCH", 1,
                 "first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows",
                 allowed=Range(least=0)),
-        Setting("OPTIM.WARMUP_CONS_LR", 1e-5, "learning rate in the warm-up", allowed=Range(above=0)),
+        Setting("OPTIM.WARMUP_CONS_LR", 1e-5, "learning rate in the warm-up",
+                allowed=Range(above=0)),
     ]
 
     @classmethod
@@ -122,8 +134,8 @@ class CoOp(BaseTrainer):
                               "MODEL.INIT_WEIGHTS FILE")
         unused = settings_of_training(self.cfg)
         if unused:
-            logger.info("no effect on a prompt that is only tested: %s (the settings of its training are in the "
-                        "prompt; leave them out)", ", ".join(unused))
+            logger.info("no effect on a prompt that is only tested: %s (the settings of its training "
+                        "are in the prompt; leave them out)", ", ".join(unused))
         # Whether a run trains is part of its record, so a run that only tests is another one.
         cfg = without_few_shot_sampling(self.cfg)
         tester = type(self)(cfg, self.given_dataset, self.given_model, learns=False)
@@ -135,15 +147,16 @@ class CoOp(BaseTrainer):
             return None
         dataset = self.data.dataset
         if not dataset.train:
-            raise DataError(f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that was trained "
-                            f"elsewhere: --eval-only --model-dir DIR")
+            raise DataError(f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that "
+                            f"was trained elsewhere: --eval-only --model-dir DIR")
         absent = len(dataset.classnames) - len({item.label for item in dataset.train})
         if absent:
             logger.warning("%d classes have no training image", absent)
         logger.info("%s: %d training images", self.cfg.DATASET.NAME, len(dataset.train))
         images = ""
         if self.dist.is_main:
-            identity = identify(dataset, dataset.train, range(len(dataset.train)), ImageIndex(self.cfg.CACHE.DIR))
+            index = ImageIndex(self.cfg.CACHE.DIR)
+            identity = identify(dataset, dataset.train, range(len(dataset.train)), index)
             if identity.missing:
                 dataset.check_files(dataset.train)
             images = identity.listing
@@ -212,7 +225,8 @@ class CoOp(BaseTrainer):
         Returns:
             The context, and what results.json says about the training.
         """
-        cfg, epochs = self.cfg, epochs_of(self.cfg)
+        cfg = self.cfg
+        epochs = epochs_of(cfg)
         learner = PromptLearner(
             self.clip.encoder, self.starting_context(), self.clip.scale,
             Schedule(epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR),

@@ -148,7 +148,8 @@ class PromptLearner:
             return
         try:
             content = read_checkpoint(path)
-            epoch, figures = content["epoch"], content["figures"]
+            epoch = content["epoch"]
+            figures = content["figures"]
             self.optimizer.load_state_dict(content["optimizer"])
             self.context.copy_(content["context"])
         except (WeightsError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -172,7 +173,8 @@ def run_epochs(
             a test image.
     """
     learner.restore(saved)
-    start, stop = learner.epoch, learner.schedule.epochs
+    start = learner.epoch
+    stop = learner.schedule.epochs
     if start == stop:
         return
     with (
@@ -187,7 +189,8 @@ def run_epochs(
             learner.end_epoch()
             learner.save(saved)
             bar.update()
-            loss, accuracy = learner.figures["loss"], learner.figures["accuracy"]
+            loss = learner.figures["loss"]
+            accuracy = learner.figures["accuracy"]
             bar.set_postfix_str(f"loss {loss:.3f}, acc {accuracy:.1f}")
             scalars.add({
                 "training/loss": loss,

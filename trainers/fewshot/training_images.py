@@ -22,7 +22,9 @@ from ..vlm.backbone import Backbone
 from ..vlm.device import pin
 from ..vlm.image_tower import encode_views
 
-ORDER, CROPS = 1, 2  # independent streams of random numbers for one seed
+# Independent streams of random numbers for one seed.
+ORDER = 1
+CROPS = 2
 
 T = TypeVar("T")
 
@@ -33,8 +35,10 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence
     As in Dassl, an incomplete last one is left out unless it is the only one.
     """
     order = np.random.default_rng([seed, ORDER, epoch]).permutation(count).tolist()
-    whole = max(count - count % size, min(count, size))
-    return chunks(order[:whole], size)
+    used_images = count - count % size
+    if used_images == 0:
+        used_images = count
+    return chunks(order[:used_images], size)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class TrainingCrop:
     def __call__(self, image: Image.Image, index: int) -> Tensor:
         """A uint8 view (1, 3, size, size)."""
         rng = np.random.default_rng([self.seed, CROPS, index])
-        return torch.stack([to_tensor(crop) for crop in crops(image, 1, self.size, rng, BICUBIC)])
+        (crop,) = crops(image, 1, self.size, rng, BICUBIC)
+        return to_tensor(crop)[None]
 
 
 @dataclass
@@ -67,7 +72,9 @@ class TrainingImages:
 
     @property
     def views(self) -> str:
-        return "fixed plain views" if self.fixed else "new random crops in each epoch"
+        if self.fixed:
+            return "fixed plain views"
+        return "new random crops in each epoch"
 
     def leave_out_unreadable(self) -> list[str]:
         """Drops the images that cannot be read, and returns what is wrong with them."""
