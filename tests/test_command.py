@@ -1,4 +1,7 @@
-"""One command for all tools, and the release: installed alone, without a checkout, it does all that a checkout does."""
+"""One command for all tools, and the release.
+
+Installed alone, without a checkout, it does all that a checkout does.
+"""
 from __future__ import annotations
 
 import io
@@ -42,7 +45,9 @@ def test_help_of_scripts(name: str):
     assert process.returncode == 0 and f"usage: {script}" in out, complaint
 
 
-@pytest.mark.parametrize(("given", "meant"), [("trian", "train"), ("check_dat", "check-data"), ("zzz", "")])
+@pytest.mark.parametrize(("given", "meant"), [
+    ("trian", "train"), ("check_dat", "check-data"), ("zzz", ""),
+])
 def test_an_unknown_command_gets_the_nearest(given: str, meant: str):
     with pytest.raises(UnknownNameError, match=f"unknown command '{given}'") as error:
         main([given])
@@ -82,11 +87,16 @@ print(json.dumps(said))
 
 
 @pytest.mark.slow
-def test_a_release_installed_alone_does_everything(tmp_path: Path, image_folder: Path, clip_model: CLIP):
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+def test_a_release_installed_alone_does_everything(
+    tmp_path: Path, image_folder: Path, clip_model: CLIP,
+):
+    env = dict(os.environ)
+    env.pop("PYTHONPATH", None)
+    env["OMP_NUM_THREADS"] = "1"
 
-    def run(*command: object) -> str:
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, cwd=tmp_path, env=env)
+    def run(*command: object, cwd: Path = tmp_path) -> str:
+        words = [str(word) for word in command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd, env=env)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -94,10 +104,11 @@ def test_a_release_installed_alone_does_everything(tmp_path: Path, image_folder:
     source = shutil.copytree(PROJECT, tmp_path / "source", symlinks=True, ignore=ignored)
     # As a release is made: the source distribution, and from it the wheel.
     build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=source, env=env, check=True, capture_output=True, timeout=300)
+    run(sys.executable, "-c", build, cwd=source)
     (sdist,) = tmp_path.glob("promptcal-*.tar.gz")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, sdist)
+    options = ("--quiet", "--no-deps", "--no-index")
+    run(*pip, "wheel", *options, "--no-build-isolation", "-w", tmp_path, sdist)
     (wheel,) = tmp_path.glob("promptcal-*.whl")
     shutil.rmtree(source)
     assert "promptcal/py.typed" in zipfile.ZipFile(wheel).namelist()
@@ -106,29 +117,34 @@ def test_a_release_installed_alone_does_everything(tmp_path: Path, image_folder:
     fresh = tmp_path / "fresh"
     venv.create(fresh, symlinks=True)
     python = fresh / "bin" / "python"
-    own = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    (own / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    run(*pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(run(python, "-c", where).strip())
+    (packages / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    run(*pip, "--python", python, "install", *options, wheel)
     for command in ([fresh / "bin" / "promptcal"], [python, "-m", "promptcal"]):
         assert run(*command, "--version") == f"promptcal {wheel.name.split('-')[1]}\n"
 
     prompt = save_as_dassl(tmp_path / "made", clip_model, ["cat", "dog"], torch.randn(4, 64))
+    checkpoint = "seed1/prompt_learner/model.pth.tar-50"
+    picture = next(image_folder.rglob("*.png"))
     pack = io.BytesIO()
     with zipfile.ZipFile(pack, "w") as zipped:
-        zipped.write(prompt, "seed1/prompt_learner/model.pth.tar-50")
+        zipped.write(prompt, checkpoint)
     (tmp_path / "everything.py").write_text(EVERYTHING)
     with serving() as server:
         server.files = {COOP_PROMPTS.name: pack.getvalue()}
         jobs = {  # arguments, and what the command prints
             "demo": (["--images", 2, "--out", "demo"], "SoC"),
-            "train": (["--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", image_folder,
-                       "--backbone", "small", "--output-dir", "run", "TTA.VIEWS=8", "TTA.SELECT=0.25"], "SoC"),
+            "train": ([
+                "--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", image_folder,
+                "--backbone", "small", "--output-dir", "run", "TTA.VIEWS=8", "TTA.SELECT=0.25",
+            ], "SoC"),
             "report": (["run", "--no-figures"], "report.html"),
             "export": (["run", "--out", "shared"], "shared"),
-            "predict": ([next(image_folder.rglob("*.png")), "--classes", "forest", "river", "--backbone", "small"],
-                        "river"),
+            "predict": ([picture, "--classes", "forest", "river", "--backbone", "small"], "river"),
             "download": (["coop", "--root", "root", "--mirror", server.address], "coop: ready in"),
-            "convert-prompt": (["root/coop/seed1/prompt_learner/model.pth.tar-50", "prompt.safetensors"], ""),
+            "convert-prompt": ([f"root/coop/{checkpoint}", "prompt.safetensors"], ""),
+            "new-method": (["WeightedViews", "--kind", "gradient-free"], "weighted_views"),
             "check-data": (["--root", "root"], "promptcal download"),
             "reproduce": (["table1", "--demo", "--dry-run"], "table1"),
             "doctor": (["--backbone", "small", "--classes", 10], "precision on cpu"),
@@ -139,7 +155,8 @@ def test_a_release_installed_alone_does_everything(tmp_path: Path, image_folder:
     # TensorBoard serves pages until it is stopped; test_tensorboard.py tries it.
     assert set(jobs) == set(COMMANDS) - {"tensorboard"} and Path(place).is_relative_to(fresh)
     for (name, (_, words)), (status, out) in zip(jobs.items(), said, strict=True):
-        assert status == 0 or (name, status) == ("doctor", 1), out  # its opinion of this machine does not matter
+        # The doctor's opinion of this machine does not matter.
+        assert status == 0 or (name, status) == ("doctor", 1), out
         assert words in out and "tools/" not in out, out  # that folder does not exist there
     assert load_file(tmp_path / "prompt.safetensors")["ctx"].shape == (4, 64)
     assert (tmp_path / "demo" / "report" / "report.html").is_file()

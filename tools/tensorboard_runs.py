@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="promptcal-tensorboard-") as links:
         for name, events in named_event_folders(folders).items():
             link(Path(links, name), events)
-        print(f"{counted(len(folders), 'run')}; the page is {page_address(args.host, args.port)}", flush=True)
+        address = page_address(args.host, args.port)
+        print(f"{counted(len(folders), 'run')}; the page is {address}", flush=True)
         serve(["--logdir", links, "--port", args.port, "--host", args.host])
 
 
@@ -64,7 +65,8 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     folders: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
-            raise DataError(f"{path} is not a folder: give a run folder or a folder that holds some")
+            raise DataError(
+                f"{path} is not a folder: give a run folder or a folder that holds some")
         for folder, subfolders, files in os.walk(path):
             subfolders.sort()
             if FILE_NAME in files or EVENTS in subfolders:

@@ -1,4 +1,4 @@
-"""The figure of a finished run for TensorBoard, drawn from its folder: reliability before and after tuning."""
+"""The figure of a finished run for TensorBoard: reliability before and after tuning."""
 from __future__ import annotations
 
 import hashlib

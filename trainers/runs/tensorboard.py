@@ -1,7 +1,7 @@
 """What TensorBoard shows of a run: curves while it runs, then its settings and final metrics.
 
-A run has two event folders, `tensorboard/tuned` and `tensorboard/zero-shot`, with curves of the same
-names. TensorBoard draws curves of one name in one chart, so each chart compares both.
+A run has two event folders, `tensorboard/tuned` and `tensorboard/zero-shot`, with curves of the
+same names. TensorBoard draws curves of one name in one chart, so each chart compares both.
 """
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from tensorboard.plugins.hparams.api_pb2 import (
     MetricInfo,
     MetricName,
 )
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+from tensorboard.plugins.hparams.plugin_data_pb2 import (
+    HParamsPluginData,
+    SessionEndInfo,
+    SessionStartInfo,
+)
 from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.utils.files import writing
@@ -35,7 +39,8 @@ from .summary import result_table
 
 POINTS = 50  # of a curve, at most, besides those at the ends of parts
 
-# Names of curves. TensorBoard sorts charts by name: these come before those of the losses, in this order.
+# Names of curves. TensorBoard sorts charts by name: these come before those of the losses, in this
+# order.
 ACCURACY = "calibration/1 accuracy"
 ECE = "calibration/2 ECE"
 CONFIDENCE = "calibration/3 mean confidence"
@@ -107,7 +112,9 @@ class Progress:
     The last point of the curves is that of `write_final`, which has the images of all processes.
     """
 
-    def __init__(self, run_dir: Path, total: int, bins: int, trainer: str, shown: bool = True) -> None:
+    def __init__(
+        self, run_dir: Path, total: int, bins: int, trainer: str, shown: bool = True,
+    ) -> None:
         """
         Args:
             run_dir: Folder of the run.
@@ -155,7 +162,10 @@ class Progress:
             self.log(columns)
 
     def log(self, columns: Columns) -> None:
-        """Adds a point to each curve: at the end of a part, and often enough within it that a small set has a curve."""
+        """Adds a point to each curve.
+
+        Called at the end of a part, and often enough within it that a small set has a curve.
+        """
         if not self.shown or len(self.tuned) == self.logged:
             return
         self.logged = len(self.tuned)
@@ -163,7 +173,8 @@ class Progress:
         self.bar.set_postfix_str(f"acc {scalars[ACCURACY]:.1f}, ECE {scalars[ECE]:.1f}")
         if self.counted == self.total:
             return
-        scalars["episode/seconds per image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
+        images = max(len(columns["label"]), 1)
+        scalars["episode/seconds per image"] = columns["seconds"].sum() / images
         for name in ("loss", "penalty"):
             if name in columns and np.isfinite(columns[name]).any():
                 scalars[f"episode/{name}"] = float(np.nanmean(columns[name]))
@@ -173,7 +184,7 @@ class Progress:
 
 
 def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) -> None:
-    """Writes the last point of the curves, the settings that they belong to, and the table of results."""
+    """Writes the last point of the curves, their settings, and the table of results."""
     trainer = results["trainer"]
     folder = event_folder(run_dir, trainer)
     step = results["n"]
@@ -183,8 +194,8 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
         for summary in hparams_summaries(record):
             writer._get_file_writer().add_summary(summary)
     if not method_info(trainer).zero_shot:
-        zero_shot_folder = zero_shot_event_folder(run_dir)
-        with writing(zero_shot_folder), SummaryWriter(str(zero_shot_folder), purge_step=step) as writer:
+        folder = zero_shot_event_folder(run_dir)
+        with writing(folder), SummaryWriter(str(folder), purge_step=step) as writer:
             add_scalars(writer, final_scalars(results, "zero_shot_"), step)
 
 
@@ -244,11 +255,12 @@ def hparams_summaries(record: RunRecord) -> list[Summary]:
         else:
             entry.string_value = str(value)
     end = SessionEndInfo(status=STATUS_SUCCESS)
-    return [
-        hparams_summary(hparams.EXPERIMENT_TAG, HParamsPluginData(experiment=experiment)),
-        hparams_summary(hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start)),
-        hparams_summary(hparams.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=end)),
-    ]
+    contents = {
+        hparams.EXPERIMENT_TAG: HParamsPluginData(experiment=experiment),
+        hparams.SESSION_START_INFO_TAG: HParamsPluginData(session_start_info=start),
+        hparams.SESSION_END_INFO_TAG: HParamsPluginData(session_end_info=end),
+    }
+    return [hparams_summary(tag, content) for tag, content in contents.items()]
 
 
 def hparams_summary(tag: str, content: HParamsPluginData) -> Summary:
