@@ -7,9 +7,12 @@ from common import run_tool
 from made_runs import compared, entry, labels, make_run, measured_runs, report_on
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
-from promptcal.trainers.report.layout import default_layout
+from promptcal.trainers.report.differences import Differences
+from promptcal.trainers.report.layout import TableSpec, default_layout
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
+from promptcal.trainers.report.published_rows import PublishedOptions
+from promptcal.trainers.report.spec_tables import spec_tables
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 
@@ -326,6 +329,25 @@ def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_
     (grid,) = compared(tmp_path)
     row = next(row for row in grid.rows if row.method == "CoOp")
     assert [run.seed for run in grid.cells[row, grid.columns[0]]] == [0, 1]
+
+
+# Pilots
+
+def test_a_pilot_and_the_whole_set_are_not_averaged_and_have_columns_of_other_names(tmp_path):
+    for value in (10.0, 30.0):
+        for n in (50, 400):
+            make_run(tmp_path, "SoC", n=n, settings={LAMBDA: value}, folder=f"{value}/{n}",
+                     changes={"data.corruption": "fog", "data.severity": 5})
+    measured = measured_runs(tmp_path).test
+    spec = TableSpec(name="t", title="t", columns=LAMBDA, metrics=["accuracy"])
+    (table,) = spec_tables(measured, spec, PublishedOptions(), Differences())
+    whole = [run for run in measured if run.n == 400]
+    for cell, run in zip(table.blocks[0].rows[0].entries, whole, strict=True):
+        assert cell.value == pytest.approx(100 * run.value("accuracy"))
+    assert any("Left out for a larger set" in note and "UCF101 fog 5, 50 images" in note for note in table.notes)
+    spec = TableSpec(name="t", title="t", columns="corruption", metrics=["accuracy"])
+    (table,) = spec_tables(measured, spec, PublishedOptions(), Differences())
+    assert [name for name in table.columns if "fog" in name] == ["UCF101 fog 5, 400 images", "UCF101 fog 5, 50 images"]
 
 
 # Choices and pairs

@@ -114,6 +114,7 @@ GOOD = {"title": "t", "makes": "m", "layout": "results", "backbones": ["small"],
     ({"metrics": ["eece"]}, "'eece' is none of"), ({"published": ["tab1"]}, "'tab1' is none of vitl"),
     ({"demo": None}, "demo in experiment x.yaml: "),
     ({"layout": "averages"}, "lacks across"),
+    ({"coop": {"DATASET.NUM_SHOTS": 4}}, "DATASET.NUM_SHOTS is planned for each run, by shots"),
     ({"runs": [{"methods": ["SoC"], "sweep": {"TTA.STEP": [1]}}]}, "unknown key 'TTA.STEP'"),
 ])
 def test_bad_files_are_named_before_anything_runs(change, message):

@@ -34,6 +34,9 @@ ORDER = (
 # Settings of a data set with a root of its own that may be written without DATASET.
 PLACE_SETTINGS = ("DATASET.LABEL", "DATASET.COLUMNS", "DATASET.CLASSNAMES")
 
+# Settings of a CoOp prompt that the plan decides -> the field that says them.
+PLANNED_OF_COOP: Mapping[str, str] = {"SEED": "seeds", "DATASET.NUM_SHOTS": "shots"}
+
 # What a field of each type must be, and how a message calls it.
 VALID: dict[str, tuple[Any, str]] = {
     "Sequence": ((list, tuple), "a list"),
@@ -359,6 +362,10 @@ def check(experiment: Experiment, where: str) -> None:
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"sweep in {where}: {key} must have a list of values, not "
                                   f"{values!r}")
+    for key in (*experiment.coop, *experiment.demo.coop):
+        if str(key).upper() in PLANNED_OF_COOP:
+            raise ConfigError(f"coop in {where}: {key} is planned for each run, by "
+                              f"{PLANNED_OF_COOP[str(key).upper()]}")
     if not experiment.seeds or not experiment.backbones:
         raise ConfigError(f"seeds or backbones in {where} is empty")
     columns = [table["columns"] for table in layout.get("tables") or []]

@@ -14,7 +14,7 @@ import numpy as np
 from ...datasets.base import dataset_info
 from ..config.settings import setting_words
 from ..registry import method_info
-from ..runs.record import RunRecord, group_records, value_label
+from ..runs.record import WORDS, RunRecord, group_records, value_label
 from .measure import Measured, mean_over_seeds
 from .sentences import (
     PROMPT,
@@ -483,9 +483,11 @@ def layer_words(first: Layer, layer: Layer) -> str:
         if column in first:
             difference = first[column][0].record.difference(cell[0].record, "resume")
             words = difference_words(difference, second=True)
-            if words:
-                return ", ".join(words)
-            return cell[0].run.name
+            if not words:  # only how the work was divided, which changes the last bits
+                for path in ("numerics.part", "numerics.episodes"):
+                    if path in difference:
+                        words.append(f"{WORDS[path]} {difference[path][1]}")
+            return ", ".join(words) or cell[0].run.name
     return next(iter(layer.values()))[0].run.name
 
 

@@ -81,7 +81,12 @@ def corruption_tables(
             grid.notes += grid_notes(grid)
             made = results_table(grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published, differences)
             corruptions = [str(column.record.data["corruption"]).replace("_", " ") for column in grid.columns]
-            labels = [*corruptions, *made.columns[len(corruptions) :]]
+            labels = []
+            for column, corruption in zip(grid.columns, corruptions, strict=True):
+                # Other images of one corruption, such as a pilot, are told apart by their number.
+                is_only = corruptions.count(corruption) == 1
+                labels.append(corruption if is_only else grid.column_label(column))
+            labels += made.columns[len(labels) :]
             title = f"{spec.title}, {grid.heading}, {name} at severity {worst}"
             notes = [*made.notes, grid_texts(grid)]
             tables.append(replace(made, title=title, columns=labels, notes=notes))

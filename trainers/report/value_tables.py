@@ -14,6 +14,7 @@ from .entries import average_entry
 from .grid import (
     Column,
     Row,
+    largest_of_each_dataset,
     layers_of_cell,
     make_columns,
     make_row,
@@ -168,6 +169,7 @@ class ValueGrid:
         cells: The runs of each row and value by data set.
         common: The data sets that all cells have; only these are averaged.
         left_out: Labels of the other data sets.
+        smaller: Labels of sets of images that are left out for a larger one of the same data set.
     """
 
     def __init__(
@@ -182,16 +184,21 @@ class ValueGrid:
         self.notes: list[str] = []
         self.common: list[Column] = []
         self.left_out: list[str] = []
+        self.smaller: list[str] = []
         columns, column_of = make_columns(runs)
         self.arrange(runs, tables, column_of)
         for (row, _), sets in self.cells.items():
             for column in sets:
                 sets[column] = self.one_layer(row, column, sets[column])
+        shared = []
         for column in columns:
             if all(column in sets for sets in self.cells.values()):
-                self.common.append(column)
+                shared.append(column)
             else:
                 self.left_out.append(column.label)
+        # A pilot and the whole set have images in common: only the larger one is averaged.
+        self.common = largest_of_each_dataset(shared)
+        self.smaller = [f"{column.label}, {column.n:,} images" for column in shared if column not in self.common]
 
     def arrange(
         self, runs: Sequence[Measured], tables: Sequence[BackboneRuns], column_of: Mapping[int, Column],
@@ -278,6 +285,8 @@ class ValueGrid:
             notes.append(f"Failed images: {listed(failed)}. Above 1 % of either a cell is not ranked.")
         if self.left_out:
             notes.append(f"Left out, because not every cell has them: {listed(self.left_out)}.")
+        if self.smaller:
+            notes.append(f"Left out for a larger set of images of the same data set: {listed(self.smaller)}.")
         return notes
 
     def failed_images(self) -> list[str]:
