@@ -17,7 +17,13 @@ from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
 from ..config.names import backbone_name, path_safe
 from ..config.run_folder import run_path
-from ..config.settings import Role, changed_settings, effective_settings, find_setting
+from ..config.settings import (
+    Role,
+    changed_settings,
+    effective_settings,
+    find_setting,
+    setting_words,
+)
 from ..coop import CoOp, epochs_of
 from ..registry import method_info, method_key
 from ..report.choices import refers_to
@@ -226,7 +232,7 @@ class PlannedRun:
     def described(self) -> str:
         parts = []
         for key, value in self.variant.items():
-            parts.append(f"{key.rsplit('.', 1)[-1]} {value}")
+            parts.append(setting_words(key, value))
         if self.shots and self.trains_prompt:
             parts.append(f"{self.shots} shots")
         elif self.shots:
