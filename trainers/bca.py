@@ -16,7 +16,9 @@ from .registry import TRAINER_REGISTRY
 
 @TRAINER_REGISTRY.register()
 class BCA(Online):
-    """p = softmax(100 x μᵀ) P, with centres μ = T and P = I at first. (Zhou et al., BCA, CVPR 2025.)
+    """p = softmax(100 x μᵀ) P, with centres μ = T and P = I at first.
+
+    (Zhou et al., BCA, CVPR 2025.)
 
     P has a row P(class | centre) for each centre: p is a mean of rows, so confidence falls on the
     whole. Then image and p are added to running means of the predicted class's centre and row.

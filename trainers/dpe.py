@@ -25,7 +25,9 @@ EPSILON = 1e-3  # AdamW's; 1e-8 changes probabilities by up to 0.97
 
 @TRAINER_REGISTRY.register()
 class DPE(Online):
-    """100 x tᵀ + α e^{−β(1−⟨x,w⟩)}, t = unit(G + r), w = unit(q + u). (Zhang et al., DPE, NeurIPS 2024.)
+    """100 x tᵀ + α e^{−β(1−⟨x,w⟩)}, t = unit(G + r), w = unit(q + u).
+
+    (Zhang et al., DPE, NeurIPS 2024.)
 
     G is the running mean of t over certain images, q the mean of the queued images of each class met
     so far. The residuals r and u start at zero for every image and take one step on the entropy of

@@ -23,7 +23,8 @@ from .vlm.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 
-NOISE = 1  # random stream of the noise, independent of the initial context's, which uses the seed itself
+# Random stream of the noise. That of the initial context uses the seed itself.
+NOISE = 1
 
 
 @TRAINER_REGISTRY.register()

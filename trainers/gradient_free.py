@@ -32,8 +32,17 @@ class GradientFree(BaseTrainer):
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
         logits = self.clip.logits(views)
-        return Adapted(self.combine(views, logits), logits[:, 0], columns=cots_columns(logits, logits))
+        combined = self.combine(views, logits)
+        return Adapted(combined, logits[:, 0], columns=cots_columns(logits, logits))
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
-        """Logits (B, K) of B images, given unit view features (B, V, d) and their logits (B, V, K)."""
+        """Predicts from all views of an image.
+
+        Args:
+            views: Unit view features (B, V, d).
+            logits: Of each view, (B, V, K).
+
+        Returns:
+            Logits (B, K).
+        """
         raise TypeError(f"{type(self).__name__} does not define combine()")

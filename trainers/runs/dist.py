@@ -17,15 +17,16 @@ T = TypeVar("T")
 
 
 class Distributed:
-    """Rank and world size as torchrun or srun set them; otherwise a single process without communication."""
+    """Rank and number of processes as torchrun or srun set them; otherwise a single process."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", 0))
         self.world = int(os.environ.get("WORLD_SIZE", 1))
         if self.world > 1 and not dist.is_initialized():
             choose_gpu(int(os.environ.get("LOCAL_RANK", 0)))
-            # Messages are Python objects on the host, for which gloo is enough: no GPU takes part. Processes
-            # finish hours apart, so the last barrier must wait longer than torch does by default.
+            # Messages are Python objects on the host, for which gloo is enough: no GPU takes part.
+            # Processes finish hours apart, so the last barrier must wait longer than torch does by
+            # default.
             dist.init_process_group("gloo", timeout=timedelta(days=7))
             atexit.register(dist.destroy_process_group)
 
@@ -61,4 +62,5 @@ def explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise UserError("another process of the run ended; finished parts are kept: run the command again") from error
+        raise UserError("another process of the run ended; finished parts are kept: run the "
+                        "command again") from error

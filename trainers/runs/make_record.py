@@ -1,4 +1,4 @@
-"""Makes the record of a run from its settings, data, model and method, before the model is loaded."""
+"""Makes the record of a run from settings, data, model and method, before the model is loaded."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The folder of a run: record, settings and log; predictions in parts while it runs, then results."""
+"""The folder of a run: record, settings, log, and predictions in parts until it has results."""
 from __future__ import annotations
 
 import json

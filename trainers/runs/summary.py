@@ -1,4 +1,4 @@
-"""The metrics of a run in percent, from its predictions alone, the tables that show them, and what computed them."""
+"""The metrics of a run in percent, the tables that show them, and what computed them."""
 from __future__ import annotations
 
 import platform
@@ -19,7 +19,8 @@ from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 from ..vlm.device import gpu_name
 from .record import value_label
 
-# What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
+# What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's
+# the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
 METRICS = ("accuracy", "ece", "ace", "confidence")
 PACKAGES = ("torch", "torchvision", "openai-clip", "numpy", "pillow")
@@ -40,7 +41,7 @@ def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, f
 
 
 def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float]:
-    """The method's metrics, and with the prefix `zero_shot_` the zero-shot ones of the same images."""
+    """The method's metrics, and with the prefix `zero_shot_` those before adaptation."""
     labels = predictions["label"]
     values = metrics_of(predictions["logits"], labels, bins)
     for name, value in metrics_of(predictions["zero_shot_logits"], labels, bins).items():
@@ -56,15 +57,18 @@ def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
 def result_block(results: Mapping, trained: bool) -> str:
     """What parse_test_res.py reads in a log.txt, and a readable table."""
     correct = round(results["accuracy"] * results["n"] / 100)
-    return "\n".join([
-        *(END_OF_TRAINING if trained else ()), "=> result", f"* total: {results['n']:,}", f"* correct: {correct:,}",
-        *percent_lines({**results, "error": 100 - results["accuracy"]}, ("accuracy", "error", "ece", "ace")), "",
-        result_table([results]),
-    ])
+    with_error = {**results, "error": 100 - results["accuracy"]}
+    lines: list[str] = []
+    if trained:
+        lines += END_OF_TRAINING
+    lines += ["=> result", f"* total: {results['n']:,}", f"* correct: {correct:,}"]
+    lines += percent_lines(with_error, ("accuracy", "error", "ece", "ace"))
+    lines += ["", result_table([results])]
+    return "\n".join(lines)
 
 
 def baseline_label(results: Mapping) -> str:
-    """What the predictions before tuning are: zero-shot, or those of the prompt that the method started from."""
+    """What the predictions before tuning are: zero-shot, or those of the prompt it started from."""
     method = method_info(results["trainer"])
     if not results["init_weights"] or method.trained:
         return method_info(ZERO_SHOT).label
@@ -205,9 +209,12 @@ def result_table(runs: Sequence[Mapping]) -> str:
     for results in runs:
         if results["flagged"]:
             images = plural(results["flagged"], "image has its", "images have their")
-            lines.append(f"{method_label(results)}: {images} zero-shot prediction (adaptation gave no finite number)")
+            lines.append(f"{method_label(results)}: {images} zero-shot prediction (adaptation gave "
+                         f"no finite number)")
         if results["skipped"]:
-            whose = f"{method_label(results)}: " if len(runs) > 1 else ""
+            whose = ""
+            if len(runs) > 1:
+                whose = f"{method_label(results)}: "
             lines.append(f"{whose}{counted(len(results['skipped']), 'unreadable image')} skipped")
     return "\n".join(lines)
 
@@ -219,7 +226,8 @@ def cells_of(label: str, results: Mapping, prefix: str) -> list[str]:
 
 def aligned(body: Sequence[Sequence[str]]) -> str:
     headers = ["method", "accuracy", "ECE", "ACE", "confidence"]
-    return tabulate(body, headers=headers, disable_numparse=True, colalign=("left", *["right"] * len(METRICS)))
+    alignment = ("left", *["right"] * len(METRICS))
+    return tabulate(body, headers=headers, disable_numparse=True, colalign=alignment)
 
 
 def environment(device: torch.device) -> dict[str, object]:
