@@ -51,6 +51,7 @@ class PlainProgress:
         self.postfix = ""
         self.began = clock()
         self.last_line = self.began
+        self.last_count = self.began
         self.samples = [(self.began, initial)]  # moments, each with the count at that moment
 
     def __enter__(self) -> PlainProgress:
@@ -65,6 +66,7 @@ class PlainProgress:
         """Counts, and writes a line if the last one is long ago."""
         self.n += count
         now = self.clock()
+        self.last_count = now
         if now - self.samples[-1][0] >= SAMPLE_EVERY:
             self.samples.append((now, self.n))
             if len(self.samples) > MOST_SAMPLES:
@@ -77,6 +79,14 @@ class PlainProgress:
     def set_postfix_str(self, text: str) -> None:
         """What the next line says at its end."""
         self.postfix = text
+
+    def unpause(self) -> None:
+        """The time since the last count was other work's, and does not count. As tqdm's."""
+        pause = self.clock() - self.last_count
+        self.began += pause
+        self.last_line += pause
+        self.last_count += pause
+        self.samples = [(moment + pause, count) for moment, count in self.samples]
 
     def close(self) -> None:
         """Writes nothing: commands say themselves when something is done."""

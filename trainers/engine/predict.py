@@ -137,7 +137,9 @@ class Predictor:
         if is_gpu(self.device) and not self.trainer.online:
             batches_ahead = 1
 
-        features = self.view_features().batches([batch.indices for batch in batches])
+        store = self.view_features()
+        progress.begin()
+        features = store.batches([batch.indices for batch in batches])
         parts = PartWriter(self, progress)
         launched: deque[LaunchedBatch] = deque()
         strong_views: list[StrongViews] = []  # of the part so far

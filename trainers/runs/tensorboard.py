@@ -155,6 +155,10 @@ class Progress:
         self.counted += images
         self.bar.update(images)
 
+    def begin(self) -> None:
+        """The images begin now: what was done since the bar appeared has a bar of its own."""
+        self.bar.unpause()
+
     def advance(self, columns: Columns) -> None:
         """Moves the bar by a batch."""
         self.count(columns)
