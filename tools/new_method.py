@@ -3,7 +3,8 @@
 It runs at once; you change its formula.
 
     python tools/new_method.py WeightedViews --kind gradient-free
-    python tools/train.py --plugin weighted_views --trainer WeightedViews --dataset-config-file landcover --backbone small
+    python tools/train.py --plugin weighted_views --trainer WeightedViews --backbone small \\
+        --dataset-config-file landcover
 """
 from __future__ import annotations
 
