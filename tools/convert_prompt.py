@@ -24,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("source", help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
                                        f"embedded prompt: {', '.join(EMBEDDED)}")
     parser.add_argument("target", type=Path, nargs="?", help="the copy, named .safetensors")
-    parser.add_argument("--words", action="store_true", help="show the tokens nearest to each context vector")
+    parser.add_argument("--words", action="store_true",
+                        help="show the tokens nearest to each context vector")
     for key in METADATA:
         text = f"{key.replace('_', ' ')} to write into the copy"
         if key == BACKBONE:

@@ -36,11 +36,14 @@ WEIGHTS = re.compile(r"(RN\d|ViT-).*", re.IGNORECASE)  # names of OpenAI's model
 @resumable()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = tool_parser(__doc__)
-    parser.add_argument("what", nargs="+", metavar="NAME", help="data sets such as ucf101; all (every set); coop (the "
-                        "prompts that CoOp's authors trained on ImageNet); models such as ViT-B/16")
-    parser.add_argument("--root", type=Path, help="folder that holds the data sets; weights need none")
-    parser.add_argument("--mirror", default="", help="folder or address that has the archives and split files of data "
-                        "sets under their own names; tried first")
+    parser.add_argument("what", nargs="+", metavar="NAME",
+                        help="data sets such as ucf101; all (every set); coop (the prompts that "
+                             "CoOp's authors trained on ImageNet); models such as ViT-B/16")
+    parser.add_argument("--root", type=Path,
+                        help="folder that holds the data sets; weights need none")
+    parser.add_argument("--mirror", default="",
+                        help="folder or address that has the archives and split files of data sets"
+                             " under their own names; tried first")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     load_plugins(args.plugin)
@@ -49,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs: list[Callable[[], bool]] = [partial(download_weights, name) for name in models]
     if datasets:
         if args.root is None:
-            raise ConfigError(f"give --root, the folder that holds the data sets, for {', '.join(datasets)}")
+            raise ConfigError(f"give --root, the folder that holds the data sets, for "
+                              f"{', '.join(datasets)}")
         root = args.root.expanduser()
         check_mirror(args.mirror)
         with reading():
@@ -74,7 +78,11 @@ def dataset_jobs(names: Sequence[str], root: Path, mirror: str) -> list[Callable
 
 
 def download_weights(name: str) -> bool:
-    """Downloads the weights of one of OpenAI's models to where runs read them. True if they are there."""
+    """Downloads the weights of one of OpenAI's models to where runs read them.
+
+    Returns:
+        Whether they are there.
+    """
     from promptcal.trainers.vlm.openai import weights_file  # imports torch, which takes seconds
 
     try:

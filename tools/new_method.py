@@ -132,8 +132,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
     parser.add_argument("name", type=class_name, help="name of the class, such as WeightedViews")
     parser.add_argument("--kind", required=True, choices=sorted(TEMPLATES),
-                        help="regulariser: a term added to TPT; gradient-free: combines the views of an image; "
-                             "online: learns from image to image")
+                        help="regulariser: a term added to TPT; gradient-free: combines the views "
+                             "of an image; online: learns from image to image")
     args = parser.parse_args(argv)
     load_plugins(args.plugin)
     module = module_name(args.name)

@@ -96,13 +96,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 def check_flags(args: argparse.Namespace) -> None:
     """Refuses flags that contradict each other."""
     if args.load_epoch is not None and not args.model_dir:
-        raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
+        raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that "
+                          "folder too")
     if args.overwrite and args.resume:
-        raise ConfigError("--resume FOLDER continues a run and --overwrite starts one again: give one of them")
+        raise ConfigError("--resume FOLDER continues a run and --overwrite starts one again: give one "
+                          "of them")
     if len(args.seed) > 1 and args.resume:
         raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
     if args.sweep and args.resume:
-        raise ConfigError("--resume FOLDER continues one run, which has its settings: leave --sweep out")
+        raise ConfigError("--resume FOLDER continues one run, which has its settings: leave --sweep "
+                          "out")
 
 
 def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
@@ -114,8 +117,8 @@ def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
         folder = run_path(cfg)
         for other_settings, other_folder in known:
             if settings == other_settings:
-                raise ConfigError("two values of --sweep are the same run: they mean the same, or the setting has no "
-                                  "effect here")
+                raise ConfigError("two values of --sweep are the same run: they mean the same, or the "
+                                  "setting has no effect here")
             if folder == other_folder:
                 raise ConfigError("--sweep makes a folder for each value: leave TAG out")
         known.append((settings, folder))
@@ -124,35 +127,51 @@ def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = tool_parser(__doc__)
     parser.add_argument("--root", help="folder that holds the data sets")
-    parser.add_argument("--output-dir", help="run folder; for several seeds the parent of their run folders seed<k>, "
-                                             "for a sweep of a folder per value; "
-                                             "default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
+    parser.add_argument("--output-dir",
+                        help="run folder; for several seeds the parent of their run folders "
+                             "seed<k>, for a sweep of a folder per value; default "
+                             "output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
     parser.add_argument("--resume", default="", help="run folder to continue with its own settings")
     parser.add_argument("--overwrite", action="store_true",
-                        help="start again in a run folder that holds another run; its files are removed")
+                        help="start again in a run folder that holds another run; its files are "
+                             "removed")
     parser.add_argument("--seed", type=seeds, default=[], metavar="SEED ...",
-                        help="0 or more; several, as in --seed 1 2 3, run one after the other, then mean ± std")
+                        help="0 or more; several, as in --seed 1 2 3, run one after the other, "
+                             "then mean ± std")
     parser.add_argument(SWEEP, type=sweep, metavar="KEY VALUE ...",
-                        help="several values of a setting, as in --sweep TRAINER.SOC.LAMBDA 10 20 30, run one after "
-                             "the other, then a table of all")
+                        help="several values of a setting, as in --sweep TRAINER.SOC.LAMBDA 10 20 "
+                             "30, run one after the other, then a table of all")
     parser.add_argument("--trainer", default="", help="ZeroShot, TPT, CTPT, OTPT, SoC, CoOp ...")
-    parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
-    parser.add_argument("--config-file", default="", help="yaml with further settings; CoOp's own files work too")
-    parser.add_argument("--dataset-config-file", default="", help="yaml of the data set, or its name, such as dtd")
-    parser.add_argument("--eval-only", action="store_true", help="test the prompt of --model-dir without training one")
-    parser.add_argument("--model-dir", help="folder of a trained prompt in CoOp's layout, or of one in each seed<k>")
-    parser.add_argument("--load-epoch", type=int, help="epoch of that prompt (default: best, else last)")
-    parser.add_argument("--no-train", action="store_true", help="check settings, data and model, then stop")
+    parser.add_argument("--backbone",
+                        help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
+    parser.add_argument("--config-file", default="",
+                        help="yaml with further settings; CoOp's own files work too")
+    parser.add_argument("--dataset-config-file", default="",
+                        help="yaml of the data set, or its name, such as dtd")
+    parser.add_argument("--eval-only", action="store_true",
+                        help="test the prompt of --model-dir without training one")
+    parser.add_argument("--model-dir",
+                        help="folder of a trained prompt in CoOp's layout, or of one in each "
+                             "seed<k>")
+    parser.add_argument("--load-epoch", type=int,
+                        help="epoch of that prompt (default: best, else last)")
+    parser.add_argument("--no-train", action="store_true",
+                        help="check settings, data and model, then stop")
     parser.add_argument("--help-settings", nargs="?", const="", metavar="TRAINER",
-                        help="print all settings with defaults and allowed values, and those of a trainer")
+                        help="print all settings with defaults and allowed values, and those of a "
+                             "trainer")
     for name in COOP_FLAGS:
         parser.add_argument(name, help=argparse.SUPPRESS)
-    parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2, or TTA.STEPS=2")
+    parser.add_argument("opts", nargs="*", metavar="KEY VALUE",
+                        help="settings, e.g. TTA.STEPS 2, or TTA.STEPS=2")
     return parser.parse_intermixed_args(join_lists(sys.argv[1:] if argv is None else argv))
 
 
 def join_lists(argv: Sequence[str]) -> list[str]:
-    """`--seed 1 2 3` as `--seed 1,2,3`, and other lists likewise: argparse would add the settings that follow."""
+    """`--seed 1 2 3` as `--seed 1,2,3`, and other lists likewise.
+
+    argparse would add the settings that follow.
+    """
     joined: list[str] = []
     flag = ""  # of the list that the next argument may belong to
     for token in argv:
@@ -180,13 +199,15 @@ def ends_list(token: str, of_sweep: bool, is_first: bool) -> bool:
         return token.startswith("-") or KEY.fullmatch(key) is not None
     if is_first:
         return token.startswith("-")
-    is_setting = KEY.fullmatch(key) is not None and ("." in key or key in {row.key for row in TABLE})
+    shared_keys = {row.key for row in TABLE}
+    is_setting = KEY.fullmatch(key) is not None and ("." in key or key in shared_keys)
     return token.startswith("--") or is_setting
 
 
 def seeds(text: str) -> list[int]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, or several such numbers")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number from 0, or several such numbers")
     numbers = [int(seed) for seed in text.split(",")]
     if len(set(numbers)) < len(numbers):
         raise argparse.ArgumentTypeError(f"{text} names a seed twice")
@@ -196,13 +217,16 @@ def seeds(text: str) -> list[int]:
 def sweep(text: str) -> Sweep:
     key, *values = text.split(SWEEP_SEPARATOR)
     if not KEY.fullmatch(key) or not values:
-        raise argparse.ArgumentTypeError("it needs a setting and its values, such as TRAINER.SOC.LAMBDA 10 20 30")
+        raise argparse.ArgumentTypeError(
+            "it needs a setting and its values, such as TRAINER.SOC.LAMBDA 10 20 30")
     if len(set(values)) < len(values):
         raise argparse.ArgumentTypeError(f"a value of {key} is given twice")
     return Sweep(key, values)
 
 
-def make_config(args: argparse.Namespace, seed: int | None, swept_pair: Sequence[str] = ()) -> CfgNode:
+def make_config(
+    args: argparse.Namespace, seed: int | None, swept_pair: Sequence[str] = (),
+) -> CfgNode:
     """The settings of one run. Each value of a sweep and each of several seeds has a folder.
 
     Args:
@@ -239,7 +263,8 @@ def make_config(args: argparse.Namespace, seed: int | None, swept_pair: Sequence
         if value is not None:
             flag_pairs += [key, value]
     opts = [*args.opts, *swept_pair]
-    return build_cfg(args.trainer, args.dataset_config_file, args.config_file, args.resume, flag_pairs, opts)
+    return build_cfg(args.trainer, args.dataset_config_file, args.config_file, args.resume,
+                     flag_pairs, opts)
 
 
 if __name__ == "__main__":
