@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import openai, openai_clip
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
-from promptcal.trainers.vlm.device import pick_device
+from promptcal.trainers.vlm.device import pick_device, refuse_shared_gpu
 from promptcal.trainers.vlm.loading import load_clip, weights_hash
 from promptcal.trainers.vlm.openai import download
 from promptcal.trainers.vlm.openai_clip import CLIP, WEIGHT_URLS
@@ -107,9 +107,15 @@ def test_names_and_devices_that_cannot_be(tmp_path: Path):
         archive.writestr("readme", "hello")
     with pytest.raises(WeightsError, match="holds no PyTorch data"):
         read_checkpoint(tmp_path / "x.zip")
-    for device, message in (("quantum", "not known to torch"), ("cuda:99", "CUDA devices: use DEVICE cpu, or auto")):
+    messages = {"quantum": "not known to torch", "cuda:99": "CUDA devices: use DEVICE cpu, or auto"}
+    for device in ("mps", "xpu", "hpu", "vulkan"):
+        messages[device] = "is not supported: use auto, cpu or cuda"
+    for device, message in messages.items():
         with pytest.raises(ConfigError, match=message):
             pick_device(device)
+    refuse_shared_gpu(torch.device("cuda:0"), processes=1)
+    with pytest.raises(ConfigError, match="cuda:0 in each of 2 processes: use DEVICE cuda, with"):
+        refuse_shared_gpu(torch.device("cuda:0"), processes=2)
 
 
 def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.numerics import Numerics, fixed_numerics, in_parallel
 
@@ -90,3 +91,13 @@ def test_numerics_state_what_is_in_use():
     numerics = Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu", "MODEL.PREC", "bf16"]))
     assert (numerics.device.type, numerics.precision, numerics.tf32) == ("cpu", "bf16", False)
     assert Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu"])).precision == "fp32"
+
+
+def test_bf16_is_warned_of_and_in_the_label(clip_file: Path, image_folder: Path, tmp_path: Path, caplog):
+    for precision, warns in (("fp32", False), ("bf16", True)):
+        caplog.clear()
+        build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", opts=[
+            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "MODEL.PREC", precision,
+            "OUTPUT_DIR", tmp_path / precision, "DEVICE", "cpu"])).run()
+        assert ("bf16 has moved probabilities" in caplog.text) == warns
+    assert setting_words("MODEL.PREC", "bf16") == "bf16 (coarse rounding)"

@@ -235,7 +235,7 @@ def test_a_resumed_run_has_its_tag_and_the_same_effective_settings(tmp_path: Pat
     ("TRAINER.SOC.LAMBDA", 10.0, "λ 10"), ("TRAINER.SOC.DELTA", 20.0, "δ at 20 %"), ("TTA.STEPS", 2, "2 steps"),
     ("TTA.STEPS", 1, "1 step"), ("TTA.VIEWS", 16, "16 views"), ("TTA.RESET", "never", "never reset"),
     ("TTA.RESET", "10", "reset every 10 images"), ("TTA.RESET", "image", "reset for each image"),
-    ("DATASET.NUM_SHOTS", 4, "4 shots"), ("MODEL.PREC", "bf16", "PREC bf16"), ("TTA.AUGMIX", "off", "AUGMIX off"),
+    ("DATASET.NUM_SHOTS", 4, "4 shots"), ("MODEL.PREC", "bf16", "bf16 (coarse rounding)"), ("TTA.AUGMIX", "off", "AUGMIX off"),
     ("TRAINER.SOC.STATS", "flow", "STATS flow"), ("TRAINER.TDA.VIEWS", "confident", "TDA.VIEWS confident"),
     ("TRAINER.FPP.STEPS", 300, "FPP.STEPS 300"), ("TRAINER.TDA.VALUES", "paper", "values tuned per set on test labels"),
     ("PROMPT.CTX_INIT", "itap of a", "“itap of a”"), ("TRAINER.NOBODYS.LAMBDA", 3.0, "λ 3"),

@@ -108,6 +108,11 @@ def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
 def test_draws_depend_on_seed_and_index_alone(mix: bool):
     views = make_views(photo(), 3, 6, 16, mix)
     assert torch.equal(views, make_views(photo(), 3, 6, 16, mix))
+    memory = torch.zeros_like(views)
+    assert make_views(photo(), 3, 6, 16, mix, out=memory) is memory and torch.equal(memory, views)
+    for wrong in (memory[:5], memory.double(), memory.transpose(0, 1).contiguous().transpose(0, 1)):
+        with pytest.raises(ValueError, match="out must be a contiguous"):
+            make_views(photo(), 3, 6, 16, mix, out=wrong)
     assert not torch.equal(views[1:], make_views(photo(), 3, 6, 16, mix, seed=1)[1:])
     assert not torch.equal(views[1:], make_views(photo(), 4, 6, 16, mix)[1:])
 

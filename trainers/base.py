@@ -38,7 +38,7 @@ from .vlm.class_texts import ClassTexts
 from .vlm.device import refuse_shared_gpu, reset_peak_memory
 from .vlm.jacobian import decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
-from .vlm.numerics import Numerics, fixed_numerics, resolve_episodes
+from .vlm.numerics import Numerics, fixed_numerics, resolve_episodes, warn_of_precision
 from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
@@ -351,6 +351,7 @@ class BaseTrainer:
         warn_of_small(name, self.cfg.DATASET.NAME)
         loaded = load_clip(name, self.numerics.device, self.weights)
         logger.info("%s on %s in %s", name, self.numerics.device, self.numerics.precision)
+        warn_of_precision(self.numerics.precision)
         return LoadedModel(as_backbone(loaded), self.data.classnames)
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:

@@ -236,6 +236,13 @@ def reset_words(reset: object) -> str:
     return f"reset every {reset} images"
 
 
+def show_precision(value: object) -> str:
+    """bf16 changes probabilities visibly, so a row says so."""
+    if value == "bf16":
+        return "bf16 (coarse rounding)"
+    return str(value)
+
+
 def show_reset(reset: object) -> str:
     return reset_words(reset) or "reset for each image"
 
@@ -394,7 +401,7 @@ TABLE: Sequence[Setting] = (
         Role.REPORTING, LABEL),
     Setting(
         "MODEL.PREC", "auto", "precision of both towers", Role.NUMERICS,
-        OneOf(("auto", "fp32", "fp16", "bf16")),
+        OneOf(("auto", "fp32", "fp16", "bf16")), show=show_precision, title="precision",
         auto="fp32 on a CPU, fp16 autocast on a GPU", resolve=precision_of_device,
         alias=("TRAINER.COOP.PREC", {"fp16": "fp16", "amp": "fp16", "fp32": "fp32"})),
     Setting(
