@@ -118,7 +118,10 @@ def differing_note(words: str, values: Mapping[str, Sequence[str]], end: str = "
         rows.setdefault(tuple(several), []).append(label)
     if len(rows) < 2:
         return []
-    between = " / " if any("," in label for label in values) else ", "
+    between = ", "
+    for label in values:
+        if "," in label:  # labels with commas of their own
+            between = " / "
     parts = []
     for several, labels in rows.items():
         parts.append(f"{between.join(labels)}: {', '.join(several)}")

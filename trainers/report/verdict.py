@@ -152,7 +152,8 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
         return (f"{best.row.label} is the best calibrated of the tuned methods, with an ECE of "
                 f"{best.ece:.1f}{PERCENT}. {pair_sentence(nearest)}")
     undecided = [row.label for row, pair in tested.items() if pair.better is None]
-    closest = min((pair for pair in tested.values() if pair.better is None), key=lambda pair: pair.p)
+    open_pairs = [pair for pair in tested.values() if pair.better is None]
+    closest = min(open_pairs, key=lambda pair: pair.p)
     return (f"{lowest}, but no difference in calibration to {listed(undecided, 3)} is shown. "
             f"{pair_sentence(closest)}")
 
