@@ -142,7 +142,7 @@ def test_a_data_set_file_of_a_checkout_has_only_a_name(tmp_path: Path):
 
 @pytest.mark.parametrize(("folder", "name", "remedy"), [
     ("dataset", "configs/datasets/ucf01.yaml", "no such file. Did you mean 'ucf101'?"),
-    ("dataset", "/", "no such file."),
+    ("dataset", "/", "data sets of a plugin: --plugin."),
     ("", "configs/trainers/CoOp/vit_b17_ep50.yaml", "Leave it out: each trainer has its own yaml; see --backbone."),
     ("", "configs/trainers/Other/vit_b16_ep50.yaml", "Leave it out: each trainer has its own yaml; see --backbone."),
     ("", "configs/trainers/sco.yaml", "Did you mean 'soc'?"),
