@@ -42,42 +42,69 @@ class GenericTower:
         self, text: GenericText, class_tokens: Sequence[Sequence[int]], precision: str = "fp32",
         position: ClassTokenPosition | None = None,
     ) -> None:
-        self.text, self.class_tokens, self.precision, self.position = text, class_tokens, precision, position
+        self.text = text
+        self.class_tokens = class_tokens
+        self.precision = precision
+        self.position = position
         self.device = text.embedding.weight.device
         self.longest = max(map(len, class_tokens))
-        length = text.length if text.keep_padding else self.longest
+        length = self.longest
+        if text.keep_padding:
+            length = text.length
         self.tokens = len(class_tokens) * length
-        numbers = SAVED_NUMBERS * text.embedding.weight.shape[1] + 2 * text.heads * length  # per token and layer
+        width = text.embedding.weight.shape[1]
+        numbers = SAVED_NUMBERS * width + 2 * text.heads * length  # per token and layer
         self.layers = text.layers
         self.saved_bytes = 4 * self.tokens * self.layers * numbers
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width);
-        `noise` (B, length, width) is added to the tokens of all classes, by position."""
-        batch, classes = len(context), len(self.class_tokens)
+        """Unit text features of B contexts.
+
+        Args:
+            context: (B, n_ctx, width), or class-specific (B, K, n_ctx, width).
+            noise: (B, length, width), added to the tokens of all classes, by position.
+
+        Returns:
+            Features (B, K, d).
+        """
+        batch = len(context)
+        classes = len(self.class_tokens)
         if context.dim() == 3:
             context = context[:, None].expand(-1, classes, -1, -1)  # (B, K, n_ctx, width)
         ids = self.prompt_ids(context.shape[2])  # (K, length)
-        first, after = len(self.text.tokenizer.start), len(self.text.tokenizer.start) + context.shape[2]
+        first = len(self.text.tokenizer.start)  # of the context's tokens
+        after = first + context.shape[2]
         with torch.no_grad():
             words = self.text.embedding(ids).float().expand(batch, -1, -1, -1)  # (B, K, length, width)
-        embedded = torch.cat([words[:, :, :first], context, words[:, :, after:]], dim=2)  # (B, K, length, width)
+        # (B, K, length, width)
+        embedded = torch.cat([words[:, :, :first], context, words[:, :, after:]], dim=2)
         if self.position:
             order = self.position.order(first, context.shape[2], ids.shape[1])
-            ids, embedded = reorder_tokens(ids, order), reorder_tokens(embedded, order)
+            ids = reorder_tokens(ids, order)
+            embedded = reorder_tokens(embedded, order)
         if noise is not None:
             embedded = embedded + noise[:, None, : embedded.shape[2]]
-        # The plain formula of attention, unlike the fused ones, can be differentiated for many gradients at once.
+        # The plain formula of attention, unlike the fused ones, can be differentiated for many
+        # gradients at once.
         with ONE_AT_A_TIME, sdpa_kernel(SDPBackend.MATH), autocast(self.precision, self.device):
             with self.text.embedding.register_forward_hook(lambda *_: embedded.flatten(0, 1)):
                 features = self.text.encode(ids.repeat(batch, 1))
             return unit(features).unflatten(0, (batch, classes))
 
     def prompt_ids(self, n_ctx: int) -> Tensor:
-        """Token ids (K, length), with an ordinary word in place of each context token, so that the library finds
-        padding and the end of the text where they are."""
+        """Token ids (K, length), with an ordinary word in place of each context token.
+
+        So the library finds padding and the end of the text where they are.
+        """
         tokenizer = self.text.tokenizer
-        beginning = [*tokenizer.start, *[tokenizer.encode(ANCHOR)[0]] * n_ctx]
-        length = self.text.length if self.text.keep_padding else len(beginning) + self.longest
-        rows = [[*beginning, *own] for own in self.class_tokens]
-        return torch.tensor([[*row, *[tokenizer.pad] * (length - len(row))] for row in rows], device=self.device)
+        word = tokenizer.encode(ANCHOR)[0]
+        beginning = [*tokenizer.start, *[word] * n_ctx]
+        length = len(beginning) + self.longest
+        if self.text.keep_padding:
+            length = self.text.length
+        rows = []
+        for class_tokens in self.class_tokens:
+            row = [*beginning, *class_tokens]
+            padding = [tokenizer.pad] * (length - len(row))
+            rows.append([*row, *padding])
+        return torch.tensor(rows, device=self.device)
