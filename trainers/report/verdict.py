@@ -10,7 +10,7 @@ from ..functional.significance import smallest_difference
 from ..registry import TRAINER_REGISTRY, method_info
 from .grid import Column, Grid, Row
 from .pairs import Pair
-from .sentences import is_untuned_prompt, joined_with_and, listed
+from .sentences import is_untuned_prompt, joined_with_and, joined_with_or, listed
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 NEITHER = 0.5  # points of over-confidence below which a method is called neither
@@ -154,7 +154,8 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
     undecided = [row.label for row, pair in tested.items() if pair.better is None]
     open_pairs = [pair for pair in tested.values() if pair.better is None]
     closest = min(open_pairs, key=lambda pair: pair.p)
-    return (f"{lowest}, but no difference in calibration to {listed(undecided, 3)} is shown. "
+    compared = listed(undecided, 3) if len(undecided) > 3 else joined_with_or(undecided)
+    return (f"{lowest}, but no difference in calibration to {compared} is shown. "
             f"{pair_sentence(closest)}")
 
 
