@@ -176,7 +176,7 @@ class FileDataset(Dataset):
     def check_folders(self) -> None:
         """Names the folder that is missing and suggests the right root."""
         if not self.root.is_dir():
-            held = f"{self.folder}/" if self.folder else "the class folders"
+            held = f"{self.folder}/" if self.folder else "your images"
             raise DataError(f"data root {self.root} is not a folder: give the one that holds "
                             f"{held} with --root or DATASET.ROOT{self.without_data()}")
         is_set = self.root.name and self.root.name in (self.folder, self.tpt_folder())
