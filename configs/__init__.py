@@ -1,1 +1,4 @@
-"""Settings as yaml files: of data sets, trainers and experiments. `promptcal.trainers.config` reads them."""
+"""Settings as yaml files: of data sets, trainers and experiments.
+
+`promptcal.trainers.config` reads them.
+"""

@@ -17,12 +17,14 @@ class ImageNetV2(ImageNetBase):
     numbered = True
     expected_classes = 1000
     expected_test = 10_000
-    archives = (Source(
-        "imagenetv2-matched-frequency.tar.gz",
-        urls=(
-            "https://s3-us-west-2.amazonaws.com/imagenetv2public/imagenetv2-matched-frequency.tar.gz",
-            "https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/imagenetv2-matched-frequency.tar.gz",
+    archives = (
+        Source(
+            "imagenetv2-matched-frequency.tar.gz",
+            urls=(
+                "https://s3-us-west-2.amazonaws.com/imagenetv2public/imagenetv2-matched-frequency.tar.gz",
+                "https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/imagenetv2-matched-frequency.tar.gz",
+            ),
+            checksum="sha256:f0c37fdf925916b19ea1323cd9a2208cdb6959ba2c32eef2a7fc393835c9ca7c",
+            places={images: images},
         ),
-        checksum="sha256:f0c37fdf925916b19ea1323cd9a2208cdb6959ba2c32eef2a7fc393835c9ca7c",
-        places={images: images},
-    ),)
+    )

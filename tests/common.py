@@ -14,7 +14,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from file_server import BODY, FileServer, serving
 from matplotlib.figure import Figure
 from PIL import Image
 from promptcal.datasets.utils import cli
@@ -22,6 +21,8 @@ from promptcal.trainers.report import tensorboard_figures
 from promptcal.trainers.report.figures import style
 from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.openai_clip import CLIP
+
+from file_server import BODY, FileServer, serving
 
 PROJECT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # several test processes share a small machine

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import make_image_folder, random_clip, run_tool
 from promptcal.tools import doctor_checks, far_device
 from promptcal.tools.far_device import Counts
 from promptcal.tools.launches import count_launches
@@ -22,6 +21,8 @@ from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.numerics import DTYPES
 from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
+
+from common import make_image_folder, random_clip, run_tool
 
 # Of more lengths than a GPU has blocks, so that some are padded.
 NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog", "a long name of six words",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Done, make_image_folder, openai_state, random_clip, run_tool
 from promptcal.trainers.runs.run_dir import read_predictions
+
+from common import Done, make_image_folder, openai_state, random_clip, run_tool
 
 IMAGES = 37
 

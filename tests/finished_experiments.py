@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from made_runs import make_run
 from promptcal.trainers.experiments.definition import Experiment, read_experiment
 from promptcal.trainers.experiments.finished_runs import FinishedRuns
 from promptcal.trainers.experiments.layouts.build import build_layout
@@ -12,6 +11,8 @@ from promptcal.trainers.experiments.outcome import Outcome, measure_runs, write_
 from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand
 from promptcal.trainers.registry import method_info
 from promptcal.trainers.report import published
+
+from made_runs import make_run
 
 
 def make_planned(tmp_path: Path, run: PlannedRun, n: int, **settings: object) -> None:

@@ -6,9 +6,10 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from promptcal.datasets import DATASET_REGISTRY
+
 from common import PROJECT
 from data_roots import build
-from promptcal.datasets import DATASET_REGISTRY
 
 TOOL = PROJECT / "tools" / "download.py"
 

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from common import random_clip
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.views import make_views
@@ -15,6 +14,8 @@ from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.openai_clip import CLIP
+
+from common import random_clip
 
 NAMES = ["river", "lake", "sea"]
 VIEWS = {"TTA.VIEWS": 10}

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_archives import FILES, chain_of_links, refuse, special, tar_bytes, unix_zip_entry, zip_bytes
 from promptcal.datasets.download import archives
 from promptcal.datasets.download.archives import ArchiveError, unpacked
+
+from made_archives import FILES, chain_of_links, refuse, special, tar_bytes, unix_zip_entry, zip_bytes
 
 OUT, SPECIAL = "a name that leads out of its folder", "a link or a device"
 

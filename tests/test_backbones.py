@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_hugging_face
 import torch
-from common import make_image_folder
-from made_models import SIDE, make_open_clip
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
 from promptcal.trainers.config.names import backbone_name
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
+
+import test_hugging_face
+from common import make_image_folder
+from made_models import SIDE, make_open_clip
 
 
 @pytest.fixture(scope="module")

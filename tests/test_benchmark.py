@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import run_tool
 from promptcal.tools import far_device, measuring
 from promptcal.tools.measuring import class_names, random_clip
 from promptcal.trainers import reference
 from promptcal.trainers.experiments.layouts.penalties import CLOSED_FORM, REGULARISERS
 from promptcal.trainers.functional.objectives import orthogonality, pair_similarities
-from reference_family import cubic_orthogonality
 from torch.utils.flop_counter import FlopCounterMode
+
+from common import run_tool
+from reference_family import cubic_orthogonality
 
 PAPER_WIDTH = 768  # the SoC paper counts operations for ViT-L/14
 

@@ -2,6 +2,7 @@
 import warnings
 
 import pytest
+
 from browser import Visit, launched
 from made_runs import make_run, report_on
 

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import make_image_folder, run_tool
 from PIL import Image
-from processes import Process, forked
 from promptcal.datasets import base
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.features import ViewStore
 from promptcal.trainers.runs.lock import RunLock
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
+
+from common import make_image_folder, run_tool
+from processes import Process, forked
 
 SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_WORKERS", 0, "TTA.JACOBIAN", "off")
 

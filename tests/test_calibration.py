@@ -10,14 +10,11 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-from common import PROJECT
-from made_runs import over_confident
 from promptcal.trainers import functional
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional import objectives
 from promptcal.trainers.functional.posthoc import fit_temperature
 from scipy import stats
-from simulate_significance import Model, draw_pair
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     balanced_accuracy_score,
@@ -26,6 +23,10 @@ from sklearn.metrics import (
     log_loss,
     roc_auc_score,
 )
+
+from common import PROJECT
+from made_runs import over_confident
+from simulate_significance import Model, draw_pair
 
 OF_CONFIDENCE = (cal.ece, cal.ace, cal.mce, cal.auroc, cal.aurc, cal.signed_error, cal.accuracy)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import make_image_folder, openai_state, random_clip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from promptcal.datasets.utils.errors import UserError
@@ -15,6 +14,8 @@ from promptcal.trainers import TRAINER_REGISTRY, build_cfg, build_trainer
 from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 from safetensors.torch import save_file
+
+from common import make_image_folder, openai_state, random_clip
 
 EXAMPLES = int(os.environ.get("PROMPTCAL_CHAINS", 12))  # configs that are run; more for a longer test
 ANY = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -2,10 +2,11 @@
 import shutil
 
 import pytest
-from common import run_tool
-from data_roots import IMAGE_DIRS, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.download.verify import inspect
+
+from common import run_tool
+from data_roots import IMAGE_DIRS, build, entries, write_split
 
 DTD = DATASET_REGISTRY.get("DescribableTextures")
 IMAGES = IMAGE_DIRS["DescribableTextures"]

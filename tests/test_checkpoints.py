@@ -17,8 +17,6 @@ from pathlib import Path
 import promptcal
 import pytest
 import torch
-from common import PROJECT, openai_state, random_clip, run_tool
-from file_server import serving
 from packaging.requirements import Requirement
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import openai, openai_clip
@@ -28,6 +26,9 @@ from promptcal.trainers.vlm.loading import load_clip, weights_hash
 from promptcal.trainers.vlm.openai import download
 from promptcal.trainers.vlm.openai_clip import CLIP, WEIGHT_URLS
 from safetensors.torch import save_file
+
+from common import PROJECT, openai_state, random_clip, run_tool
+from file_server import serving
 
 
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])

@@ -2,13 +2,14 @@
 from pathlib import Path
 
 import pytest
-from common import run_tool
-from made_runs import entry, make_run, measured_runs
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import Workspace, expand, work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
 from promptcal.trainers.report.choices import choice_tables, refers_to
+
+from common import run_tool
+from made_runs import entry, make_run, measured_runs
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 # The sharper the made-up logits, the higher the ECE: by data set, the order of λ on test and on validation images.

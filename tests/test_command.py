@@ -17,15 +17,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import PROJECT
-from dassl_files import save_as_dassl
-from file_server import serving
-from processes import Process
 from promptcal.datasets.download.install import COOP_PROMPTS
 from promptcal.datasets.utils.errors import UnknownNameError
 from promptcal.tools.command import COMMANDS, as_typed, command_of, main, module_of, summary
 from promptcal.trainers.vlm.openai_clip import CLIP
 from safetensors.torch import load_file
+
+from common import PROJECT
+from dassl_files import save_as_dassl
+from file_server import serving
+from processes import Process
 
 
 def test_every_tool_is_a_command(capsys: pytest.CaptureFixture):

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import make_run
 from promptcal.tools.report import main as report
 from promptcal.trainers.functional import conformal as conformal_module
 from promptcal.trainers.functional.conformal import KINDS, conformal, halves, scores, threshold
 from scipy import stats
+
+from made_runs import make_run
 
 
 def exchangeable(n: int, classes: int, seed: int, sharpness: float = 2.0) -> tuple[np.ndarray, np.ndarray]:

@@ -3,8 +3,6 @@ import csv
 
 import numpy as np
 import pytest
-from common import run_tool
-from made_runs import compared, entry, labels, make_run, measured_runs, report_on
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
 from promptcal.trainers.report.differences import Differences
@@ -13,6 +11,9 @@ from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
 from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.spec_tables import spec_tables
+
+from common import run_tool
+from made_runs import compared, entry, labels, make_run, measured_runs, report_on
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 

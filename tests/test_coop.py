@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import make_image_folder, run_tool
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
@@ -22,6 +21,8 @@ from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from yacs.config import CfgNode
+
+from common import make_image_folder, run_tool
 
 SHORT = ("OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4, "DATASET.NUM_SHOTS", 2)
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import run_tool
-from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c
-from hosted_sets import pack
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.base import SEVERITIES, dataset_info
 from promptcal.datasets.cifar_base import read_batch
@@ -24,6 +21,10 @@ from promptcal.trainers import build_cfg
 from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
+
+from common import run_tool
+from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c
+from hosted_sets import pack
 
 NEW = ("CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC")
 ALL = DATASET_REGISTRY.get("CIFAR10C").corruptions

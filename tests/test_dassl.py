@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import make_image_folder
-from dassl_files import save_as_dassl
-from processes import forked
 from promptcal.datasets.utils.cli import run_tool
 from promptcal.tools.report import main as report
 from promptcal.trainers.dassl.__main__ import main
 from promptcal.trainers.dassl.patches import apply_patches
 from promptcal.trainers.functional.calibration import ece, top_class
+
+from common import make_image_folder
+from dassl_files import save_as_dassl
+from processes import forked
 
 STAND_IN = Path(__file__).with_name("dassl_stand_in")
 CHECKOUT = STAND_IN / "checkout"

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import PROJECT
-from data_roots import build
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.train import main
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.settings import leaves
+
+from common import PROJECT
+from data_roots import build
 
 # A trainer yaml of CoOp's, with a few keys of MaPLe, KgCoOp and ProGrad, which are based on it.
 COOPS_YAML = """

@@ -5,10 +5,11 @@ import shutil
 from functools import partial
 
 import pytest
-from data_roots import IMAGE_DIRS, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.utils.errors import ConfigError, DataError, UnknownNameError
+
+from data_roots import IMAGE_DIRS, build, entries, write_split
 
 DEAD_PROXY = "http://127.0.0.1:9"  # nothing listens there: every download fails at once
 DTD = "DescribableTextures"

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import pytest
-from made_runs import SHARPNESS, compared, make_run
 from promptcal.tools import demo
 from promptcal.trainers.functional import BINS
 from promptcal.trainers.report.core import make_tests
 from promptcal.trainers.report.demo_summary import SHOWN_BINS, overview, summarise
 from promptcal.trainers.report.layout import default_layout
+
+from made_runs import SHARPNESS, compared, make_run
 
 
 @pytest.mark.slow

@@ -13,14 +13,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from data_roots import IMAGE_DIRS, build
-from file_server import names, serving
-from hosted_sets import TOOL, hosted, run_download
-from made_archives import FILES, chain_of_links, special, tar_bytes
 from promptcal.datasets import build_dataset
 from promptcal.datasets.download.install import COOP_PROMPTS, download_coop, download_dataset, install, manual_steps
 from promptcal.datasets.file_dataset import file_datasets
 from promptcal.tools import download
+
+from data_roots import IMAGE_DIRS, build
+from file_server import names, serving
+from hosted_sets import TOOL, hosted, run_download
+from made_archives import FILES, chain_of_links, special, tar_bytes
 
 pytestmark = pytest.mark.usefixtures("no_internet")
 

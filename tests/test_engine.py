@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import classes_at_once, make_image_folder, openai_state, random_clip
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.api import build_method
@@ -26,6 +25,8 @@ from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import TextEncoder
+
+from common import classes_at_once, make_image_folder, openai_state, random_clip
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 

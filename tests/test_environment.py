@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from common import PROJECT
 
 # In place of python3 and .venv/bin/python: makes the environment, answers as pip does. Code that it

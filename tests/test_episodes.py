@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, reference
 from promptcal.trainers.api import build_method
 from promptcal.trainers.functional.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai import OpenAIBackbone
+
+from common import random_clip
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 LR = 0.005

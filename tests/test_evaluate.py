@@ -11,10 +11,11 @@ import numpy as np
 import promptcal as pc
 import pytest
 import torch
-from common import PROJECT, random_clip
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.openai import OpenAIBackbone
+
+from common import PROJECT, random_clip
 
 NAMES = {
     "Adapter", "adapt", "build_dataset", "evaluate", "list_backbones", "list_datasets",

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evidence.make_public_code import OUTPUT, PUBLIC_CODE, STEPS, enlarge, normalise, weights_hash
 from PIL import Image
 from promptcal.datasets.views import make_views
 from promptcal.datasets.views.pixels import Pixels
@@ -28,6 +27,8 @@ from promptcal.trainers.vlm.image_tower import normalise_pixels
 from torch import Tensor
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
+
+from evidence.make_public_code import OUTPUT, PUBLIC_CODE, STEPS, enlarge, normalise, weights_hash
 
 LOGITS = {"atol": 1e-4, "rtol": 0}
 CONTEXT = {"atol": 1e-5, "rtol": 0}

@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from common import PROJECT, run_tool
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.experiments import definition
@@ -15,6 +14,8 @@ from promptcal.trainers.experiments.definition import ORDER, Experiment, names, 
 from promptcal.trainers.experiments.layouts import LAYOUTS
 from promptcal.trainers.experiments.plan import Workspace, expand, select, work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
+
+from common import PROJECT, run_tool
 
 README = (PROJECT / "configs" / "experiments" / "README.md").read_text(encoding="utf-8")
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import Done, run_tool
-from dassl_files import random_prompt
-from made_runs import make_run
 from promptcal.trainers.report.core import measure
 from promptcal.trainers.report.export import export_runs, find_path
 from promptcal.trainers.report.layout import default_layout
 from promptcal.trainers.report.load import find_runs
 from safetensors.torch import save_file
+
+from common import Done, run_tool
+from dassl_files import random_prompt
+from made_runs import make_run
 
 FEW_VIEWS = ("TTA.VIEWS", 8, "TTA.SELECT", 0.25)
 OF_TOP_CLASS = {"accuracy", "balanced_accuracy", "macro_f1", "ece", "rms_calibration_error",

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import pytest
-import reference_family as slow
 import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg
@@ -10,6 +9,8 @@ from promptcal.trainers.functional.aggregation import reliability, view_mode, vo
 from promptcal.trainers.functional.objectives import class_logits, nearest_angle, unit
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
+
+import reference_family as slow
 from test_episodes import NAMES, make_trainer, make_views
 
 TUNED = {"ATPT": 80, "RTPT": 0, "TPS": 0, "Penalty": 10, "ZSNorm": 0}

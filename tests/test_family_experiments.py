@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from common import PROJECT
 from promptcal.tools.reproduce import main
+
+from common import PROJECT
 from test_readme import block_after
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fault_runs import FaultRuns, parts_of
-from processes import Process
 from promptcal.datasets.utils.cli import outcome, report_thread, resumable
 from promptcal.datasets.utils.errors import UserError
 from promptcal.datasets.utils.files import write_arrays, write_json
 from promptcal.trainers.runs.run_dir import RunDir
+
+from fault_runs import FaultRuns, parts_of
+from processes import Process
 
 KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer test
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import gdown
 import pytest
-from data_roots import build
-from file_server import BODY, MD5, SHA, answering, names
 from promptcal.datasets import build_dataset
 from promptcal.datasets.download import fetch as module
 from promptcal.datasets.download.fetch import (
@@ -22,6 +20,9 @@ from promptcal.datasets.download.fetch import (
     fetch_url,
 )
 from promptcal.datasets.utils.errors import ConfigError, DataError
+
+from data_roots import build
+from file_server import BODY, MD5, SHA, answering, names
 
 
 @pytest.mark.parametrize(("checksum", "second"), [(MD5, "bytes=100000-"), (SHA, "bytes=100000-"), ("", None)])

@@ -4,9 +4,10 @@ import os
 import random
 
 import pytest
-from data_roots import IMAGE_DIRS, build, entries, write_split
 from promptcal.datasets import Datum, build_dataset
 from promptcal.datasets.fewshot import draw
+
+from data_roots import IMAGE_DIRS, build, entries, write_split
 
 TRAIN = [Datum(f"{label}/{n}.jpg", label, classname=str(label)) for n in range(20) for label in (2, 0, 1)]
 

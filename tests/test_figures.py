@@ -3,12 +3,13 @@ import re
 
 import numpy as np
 import pytest
-from made_runs import simulate
 from matplotlib.colors import to_hex
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
 from promptcal.trainers.report.figures.comparison import Pair, Point, draw_plane, merged_labels, pareto_front
+
+from made_runs import simulate
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import classes_at_once, openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.fpp import NOISE, class_weight, random_start
@@ -20,6 +19,8 @@ from promptcal.trainers.vlm.openai_clip import clip
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import TextEncoder
+
+from common import classes_at_once, openai_state, random_clip
 from test_episodes import NAMES, make_trainer, make_views
 
 SHORT = ["TRAINER.FPP.STEPS", 12]

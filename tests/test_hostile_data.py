@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from common import make_image_folder
-from data_roots import SHARED, build, entries, write_split
 from promptcal.datasets import build_dataset
 from promptcal.datasets.base import run_name
 from promptcal.datasets.identity import fingerprint
@@ -19,6 +17,9 @@ from promptcal.datasets.utils.errors import DataError, UserError, first_five, on
 from promptcal.datasets.utils.files import leads_out
 from promptcal.trainers.config import build_cfg
 from promptcal.trainers.config.run_folder import run_path
+
+from common import make_image_folder
+from data_roots import SHARED, build, entries, write_split
 
 SPLIT = "split_zhou_EuroSAT.json"
 

@@ -8,9 +8,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from markupsafe import escape
+
 from common import make_image_folder, run_tool
 from made_runs import make_run, report_on
-from markupsafe import escape
 
 EVIL = "<script>alert('x')</script> & \"q\""
 

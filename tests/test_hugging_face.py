@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from made_models import CONTEXT, NAMES, SIDE, bert_tokenizer, check_backbone, clip_tokenizer, livelier, siglip_tokenizer
 from PIL import Image
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.datasets.views import ViewMaker
@@ -20,6 +19,8 @@ from promptcal.trainers.vlm.hugging_face import pooled
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.loading import weights_hash
 from promptcal.trainers.vlm.openai_clip import VOCAB_SIZE
+
+from made_models import CONTEXT, NAMES, SIDE, bert_tokenizer, check_backbone, clip_tokenizer, livelier, siglip_tokenizer
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import make_image_folder
-from data_roots import build_cifar, build_cifar_c, build_imagenet, build_imagenet_c
 from PIL import Image
 from promptcal.datasets import Dataset, build_dataset
 from promptcal.datasets.checks import shared_images
 from promptcal.datasets.identity import ImageIdentity, content_of, fingerprint, identify
 from promptcal.datasets.image_index import ImageIndex
 from promptcal.datasets.utils.errors import DataError
+
+from common import make_image_folder
+from data_roots import build_cifar, build_cifar_c, build_imagenet, build_imagenet_c
 
 
 def identity_of(dataset: Dataset, split: str = "test", indices: range | list[int] | None = None) -> ImageIdentity:

@@ -4,10 +4,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from data_roots import picture
 from promptcal.datasets import build_dataset
 from promptcal.datasets.fewshot import select_images
 from promptcal.datasets.utils.errors import DataError
+
+from data_roots import picture
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from common import make_image_folder
-from processes import forked
 from promptcal.datasets import image_index
 from promptcal.datasets.image_index import ImageIndex, Stamp, hash_file, hash_text, new_hash
+
+from common import make_image_folder
+from processes import forked
 
 OLD = 1_600_000_000  # seconds since 1970
 

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from common import random_clip
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers.vlm.budget import Budget, views_within_memory
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai import OpenAIBackbone
+
+from common import random_clip
 
 
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])

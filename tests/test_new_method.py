@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from common import PROJECT, run_tool
-from processes import forked
 from promptcal.datasets.utils import cli
 from promptcal.tools import new_method, train
+
+from common import PROJECT, run_tool
+from processes import forked
 
 README = (PROJECT / "trainers" / "README.md").read_text(encoding="utf-8")
 

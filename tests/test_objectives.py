@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from gradient_sizes import relative_gradients, simulated_prototypes
 from promptcal.trainers import reference
 from promptcal.trainers.functional import objectives as obj
-from reference_family import cubic_orthogonality
 from torch import Tensor
+
+from gradient_sizes import relative_gradients, simulated_prototypes
+from reference_family import cubic_orthogonality
 
 each_norm = pytest.mark.parametrize("norm", ["minmax", "max", "shift"])
 each_statistics = pytest.mark.parametrize("statistics", ["detached", "flow", "flow_delta"])

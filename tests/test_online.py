@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from processes import forked
 from promptcal.datasets.streams import shuffled
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
@@ -20,6 +19,8 @@ from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.functional.objectives import class_logits
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
+
+from processes import forked
 
 
 class RunningMean(BaseTrainer):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_family as slow
-import reference_online as plain
 import torch
 from promptcal.datasets.streams import shuffled
 from promptcal.datasets.utils.errors import ConfigError
@@ -19,6 +17,9 @@ from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 from promptcal.trainers.tda import PAPER
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
+
+import reference_family as slow
+import reference_online as plain
 from test_episodes import NAMES, make_trainer, make_views
 
 STREAMS = ("BCA", "DMN", "BoostAdapter", "DPE", "DOTA")

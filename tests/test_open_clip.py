@@ -6,6 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
+from promptcal.trainers import adapt, load_clip
+from promptcal.trainers.vlm.loading import weights_hash
+from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.text_encoder import TextEncoder
+
 from made_models import (
     CONTEXT,
     NAMES,
@@ -19,11 +25,6 @@ from made_models import (
     open_clip_model,
     word_embedding,
 )
-from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
-from promptcal.trainers import adapt, load_clip
-from promptcal.trainers.vlm.loading import weights_hash
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
-from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 open_clip = pytest.importorskip("open_clip")
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import run_tool
-from made_runs import compared, entry, labels, make_run, report_on
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.experiments.definition import read_experiment
@@ -16,6 +14,9 @@ from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.functional import balanced_accuracy, macro_f1
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table_model import Table
+
+from common import run_tool
+from made_runs import compared, entry, labels, make_run, report_on
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 DESCRIPTIONS = "PROMPT.DESCRIPTIONS"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import run_tool
-from data_roots import picture
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report.load import read_run
+
+from common import run_tool
+from data_roots import picture
 
 ROWS = (
     ("images/a.png", "NV", "train", "p1"),

@@ -20,6 +20,7 @@ from pathlib import Path
 import promptcal
 import pytest
 import yaml
+
 from common import PROJECT
 
 PARTS = ("trainers", "datasets", "configs", "tools")

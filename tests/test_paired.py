@@ -3,13 +3,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_runs import compared, entry, make_run
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.intervals import Estimate
 from promptcal.trainers.functional.significance import compare_calibration, holm, shaffer
 from promptcal.trainers.report.pairs import ASSUMPTIONS, Pair, PairTests, find_baseline, pairs_table
 from promptcal.trainers.report.table_model import Entry
 from promptcal.trainers.report.verdict import judge, pair_sentence
+
+from made_runs import compared, entry, make_run
 
 
 def pair_tests(root) -> PairTests:

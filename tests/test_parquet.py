@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import run_tool
-from data_roots import picture
-from made_parquet import cells, label_feature, write_columns
 from promptcal.datasets import build_dataset
 from promptcal.datasets.identity import identify
 from promptcal.datasets.image_index import ImageIndex
 from promptcal.datasets.utils.errors import DataError
 from promptcal.datasets.views.images import BadImageError
+
+from common import run_tool
+from data_roots import picture
+from made_parquet import cells, label_feature, write_columns
 
 pytestmark = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
 
@@ -272,8 +273,9 @@ def test_equal_counts_and_names_are_said_to_agree(hub, tmp_path, caplog, monkeyp
 
 
 def test_a_file_of_real_class_names_agrees_with_the_published_hash():
-    from data_roots import SHARED
     from promptcal.datasets.benchmarks import BENCHMARKS, hash_names
+
+    from data_roots import SHARED
 
     files = sorted((SHARED / "splits").glob("split_zhou_*.json"))
     if not files:

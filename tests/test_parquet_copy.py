@@ -8,14 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from data_roots import IMAGE_DIRS, build, entries, write_split
-from file_server import names, serving
-from hosted_sets import hosted
-from made_parquet import label_feature, write_columns
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.download.fetch import FetchError, fetch_once
 from promptcal.datasets.download.install import download_dataset, manual_steps
 from promptcal.tools import download
+
+from data_roots import IMAGE_DIRS, build, entries, write_split
+from file_server import names, serving
+from hosted_sets import hosted
+from made_parquet import label_feature, write_columns
 
 needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
 pytestmark = pytest.mark.usefixtures("no_internet")

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from common import PROJECT, make_image_folder
-from processes import forked
 from promptcal.datasets.utils import cli
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.tools import report, reproduce, train
 from promptcal.trainers.experiments.definition import add, experiment_file, read_experiment
+
+from common import PROJECT, make_image_folder
+from processes import forked
 
 FLAGS = ("--backbone", "small", "--root", "DATA", "--set", "TTA.VIEWS", "10")
 SETTINGS = ("--backbone", "small", "--root", "DATA", "TTA.VIEWS", "10")

@@ -6,10 +6,11 @@ import os
 import signal
 from pathlib import Path
 
+from promptcal.datasets import DATASET_REGISTRY
+
 from data_roots import build
 from fault_runs import FaultRuns, parts_of
 from processes import Process
-from promptcal.datasets import DATASET_REGISTRY
 
 SCRIPT = "../tests/without_posix.py"
 

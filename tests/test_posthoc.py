@@ -11,8 +11,9 @@ from promptcal.tools.report import main as report
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.functional import posthoc
 from promptcal.trainers.runs.run_dir import read_predictions
-from test_episodes import NAMES, make_views
 from torch import Tensor
+
+from test_episodes import NAMES, make_views
 
 
 def some_logits(batch: int = 40, views: int = 6, classes: int = 20, size: float = 4.0, seed: int = 0) -> Tensor:

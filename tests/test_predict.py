@@ -3,7 +3,6 @@ import csv
 
 import pytest
 import torch
-from common import run_tool
 from PIL import Image
 from promptcal.datasets.utils.errors import DataError, UnknownNameError, UserError
 from promptcal.datasets.views.images import open_image
@@ -16,6 +15,8 @@ from promptcal.trainers.functional.calibration import sals
 from promptcal.trainers.predict.predict import class_names, predict
 from promptcal.trainers.predict.tables import prediction_table
 from promptcal.trainers.tpt import TPT
+
+from common import run_tool
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]
 

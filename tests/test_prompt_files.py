@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import random_clip, run_tool
-from dassl_files import PromptLearner, random_prompt, save_as_dassl
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
 from promptcal.trainers.tpt import TPT
@@ -31,6 +29,9 @@ from promptcal.trainers.vlm.prompt_files import (
 from promptcal.trainers.vlm.prompts import class_tokens
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+from common import random_clip, run_tool
+from dassl_files import PromptLearner, random_prompt, save_as_dassl
 
 NAMES = ["kind_a", "kind_b", "kind_c", "kind_d"]
 TOKENS = class_tokens(NAMES, TOKENIZER)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import run_tool
-from dassl_files import random_prompt, save_as_dassl
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.tools import train
 from promptcal.trainers.config.names import short_hash
@@ -18,6 +16,9 @@ from promptcal.trainers.vlm.prompt_files import load_context, read_metadata
 from promptcal.trainers.vlm.prompt_protocol import protocol_of_path
 from promptcal.trainers.vlm.prompts import class_tokens
 from safetensors.torch import save_file
+
+from common import run_tool
+from dassl_files import random_prompt, save_as_dassl
 
 NAMES = ["kind_a", "kind_b", "kind_c", "kind_d"]
 TOKENS = class_tokens(NAMES, TOKENIZER)

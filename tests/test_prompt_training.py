@@ -6,9 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.functional as vision
-from common import classes_at_once
-from dassl_files import PromptLearner as CoOpsLearner
-from dassl_files import sgd_with_warmup
 from PIL import Image
 from promptcal.datasets.views.geometry import draw_crops
 from promptcal.trainers import reference
@@ -19,6 +16,10 @@ from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 from torchvision.transforms import InterpolationMode
+
+from common import classes_at_once
+from dassl_files import PromptLearner as CoOpsLearner
+from dassl_files import sgd_with_warmup
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import run_tool
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_words import CAVEAT, nearest_words
 from promptcal.trainers.vlm.prompts import initial_context
 from safetensors.torch import save_file
+
+from common import run_tool
 
 
 def test_the_words_of_a_context_are_its_own(clip_model: CLIP):

@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.trainers.report import published
+
 from published_slips import find_slips
 
 

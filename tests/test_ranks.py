@@ -8,10 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from promptcal.trainers.runs.run_dir import read_predictions
+
 from common import PROJECT
 from fault_runs import FaultRuns, assert_same, parts_of
 from processes import Process, children, start_ranks
-from promptcal.trainers.runs.run_dir import read_predictions
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from common import PROJECT
 from data_roots import build
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from data_roots import IMAGE_DIRS, SHARED, WNIDS, build, picture
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.errors import DataError
+
+from data_roots import IMAGE_DIRS, SHARED, WNIDS, build, picture
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "datasets"
 SHIFTS = {"ImageNetV2", "ImageNetSketch", "ImageNetA", "ImageNetR"}

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import promptcal as pc
 import pytest
-from common import PROJECT, make_image_folder
-from dassl_files import random_prompt, save_as_dassl
-from made_runs import make_run
 from PIL import Image
-from processes import forked
 from promptcal.datasets.utils.cli import outcome
 from promptcal.tools.command import main
 from promptcal.trainers import build_cfg
 from promptcal.trainers.vlm.openai_clip import CLIP
+
+from common import PROJECT, make_image_folder
+from dassl_files import random_prompt, save_as_dassl
+from made_runs import make_run
+from processes import forked
 
 FILES = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
 for top in ("configs", "datasets", "tests", "tools", "trainers"):

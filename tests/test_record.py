@@ -11,6 +11,7 @@ from promptcal.trainers.runs.record import (
     describe_difference,
     group_records,
 )
+
 from records import BASE, make
 
 R, F, V, J, ROW, COL, TAB, POOL, VAL = (

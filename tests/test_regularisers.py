@@ -12,6 +12,7 @@ from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT, Term
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
+
 from test_episodes import NAMES, make_trainer, make_views
 
 SINGLE = {"CTPT": 50, "OTPT": 18, "SoC": 30, "ATPT": 80}

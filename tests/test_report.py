@@ -6,8 +6,6 @@ import subprocess
 
 import numpy as np
 import pytest
-from common import run_tool
-from made_runs import by_label, compared, entry, make_benchmark, make_run, report_on
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report import render
 from promptcal.trainers.report.core import make_tests
@@ -20,6 +18,9 @@ from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.special_tables import decision_table, metric_tables
 from promptcal.trainers.report.tables import results_table
 from promptcal.trainers.report.write import write_figures
+
+from common import run_tool
+from made_runs import by_label, compared, entry, make_benchmark, make_run, report_on
 
 NONE = PublishedOptions()
 

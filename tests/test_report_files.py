@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from common import run_tool
-from made_runs import make_run, report_on, rewrite_predictions
 from promptcal.datasets.utils.errors import DataError, UserError
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.report import render
@@ -25,6 +23,9 @@ from promptcal.trainers.report.measure import MeasureOptions, measure_run
 from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
 from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableRow
 from promptcal.trainers.runs.record import results_hash
+
+from common import run_tool
+from made_runs import make_run, report_on, rewrite_predictions
 
 SCRIPT = "<script>alert(1)</script>"
 DEEP = "[" * 3000 + "]" * 3000

@@ -12,11 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import PROJECT, Done, openai_state, random_clip, run_tool
-from data_roots import build
-from finished_experiments import plan_of
 from PIL import Image
-from processes import Process
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments.definition import FOLDER, read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
@@ -25,6 +21,11 @@ from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, s
 from promptcal.trainers.experiments.run import run_group, run_groups
 from promptcal.trainers.experiments.timing import estimate
 from promptcal.trainers.runs.lock import RunLock
+
+from common import PROJECT, Done, openai_state, random_clip, run_tool
+from data_roots import build
+from finished_experiments import plan_of
+from processes import Process
 
 # Few tiles and views: the machinery is the same.
 QUICK = ("--demo", "--limit", "12", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.5", "DATALOADER.NUM_WORKERS", "0")

@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-from common import run_tool
-from made_runs import compared, make_run
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.trainers.experiments.layouts.reruns import (
     BINS,
@@ -15,6 +13,9 @@ from promptcal.trainers.experiments.layouts.reruns import (
     rerun_summary,
     reruns_table,
 )
+
+from common import run_tool
+from made_runs import compared, make_run
 
 CLASSES = 47
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from finished_experiments import outcome_of
 from promptcal.tools.reproduce import main
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.outcome import Outcome
 from promptcal.trainers.experiments.plan import Workspace, expand
+
+from finished_experiments import outcome_of
 
 SMALL = ["--set", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0"]
 

@@ -5,15 +5,6 @@ import subprocess
 
 import numpy as np
 import pytest
-from common import run_tool
-from made_runs import (
-    by_label,
-    compared,
-    entry,
-    labels,
-    make_run,
-    report_on,
-)
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.report import render
 from promptcal.trainers.report.core import make_tests
@@ -23,6 +14,16 @@ from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.special_tables import decision_table, metric_tables
 from promptcal.trainers.report.table_model import Entry
 from promptcal.trainers.report.tables import results_table
+
+from common import run_tool
+from made_runs import (
+    by_label,
+    compared,
+    entry,
+    labels,
+    make_run,
+    report_on,
+)
 
 NONE = PublishedOptions()
 LAMBDA = "TRAINER.SOC.LAMBDA"

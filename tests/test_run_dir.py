@@ -14,6 +14,7 @@ from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.runs.lock import RunLock
 from promptcal.trainers.runs.record import RunRecord
 from promptcal.trainers.runs.run_dir import AskedRun, RunDir, read_record, read_results
+
 from records import make
 
 

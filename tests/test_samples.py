@@ -3,9 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_roots import SHARED
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.run_dir import read_predictions, read_results
+
+from data_roots import SHARED
 
 SAMPLES = SHARED / "samples"
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from made_runs import over_confident
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.posthoc import cross_fit_temperature, fit_temperature
+
+from made_runs import over_confident
 
 
 def test_sals_by_hand():

@@ -7,10 +7,11 @@ import os
 
 import numpy as np
 import pytest
-import simulate_significance as sim
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional import selective as sel
 from scipy import stats
+
+import simulate_significance as sim
 
 TRIALS = int(os.environ.get("PROMPTCAL_TRIALS", "150"))
 SLACK = 3 * math.sqrt(0.05 * 0.95 / TRIALS)

@@ -8,7 +8,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import simulate_significance as sim
 from promptcal.trainers.functional import binned, intervals, significance
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.significance import (
@@ -20,6 +19,8 @@ from promptcal.trainers.functional.significance import (
     smallest_difference,
 )
 from scipy import optimize, stats
+
+import simulate_significance as sim
 
 TRIALS = int(os.environ.get("PROMPTCAL_TRIALS", "150"))
 DESIGNS = {**sim.SIZE, **sim.OTHER_SIZE, **sim.SIZE_OF_SETS}

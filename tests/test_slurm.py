@@ -16,9 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from common import PROJECT, Done, run_tool
-from fault_runs import FaultRuns
-from processes import Process, user_environment
 from promptcal.datasets.utils import lock as lock_module
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments import cluster as cluster_module
@@ -27,6 +24,10 @@ from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, work_groups
 from promptcal.trainers.experiments.slurm_options import TIME, parse_slurm
 from promptcal.trainers.runs.lock import RunLock
+
+from common import PROJECT, Done, run_tool
+from fault_runs import FaultRuns
+from processes import Process, user_environment
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"

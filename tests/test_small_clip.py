@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from common import PROJECT, run_tool
 from promptcal.datasets import build_dataset
 from promptcal.datasets.synthetic.tiles import CLASSNAMES
 from promptcal.trainers import build_cfg, build_trainer, load_clip
@@ -22,6 +21,8 @@ from promptcal.trainers.vlm.small import training
 from promptcal.trainers.vlm.small.captions import CONDITION_WORDS, HELD_OUT_CLASSES, HELD_OUT_NAMES, LAND, draw_caption
 from promptcal.trainers.vlm.small.training import normalised, random_crops, training_tiles
 from safetensors.torch import load_file
+
+from common import PROJECT, run_tool
 
 SMALL = PROJECT / "trainers" / "vlm" / "small"
 WEIGHTS = SMALL / "small_clip.safetensors"

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import make_image_folder
-from processes import forked
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.run_dir import read_predictions
+
+from common import make_image_folder
+from processes import forked
 
 SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 4))
 TUNED = ("TPT", "CTPT", "OTPT", "SoC")

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import run_tool
 from promptcal.datasets.streams import classes_in_window, image_order, long_tailed, shuffled
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.runs.make_record import stream_section
 from promptcal.trainers.runs.run_dir import read_predictions, read_results
+
+from common import run_tool
 
 SETS = {"CIFAR-10": (10, 200), "DTD": (47, 36), "ImageNet-V2": (1000, 3), "uneven": (30, None)}
 FEW = ("TTA.VIEWS", 10, "TEST.PART", 4)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import make_image_folder, run_tool
 from promptcal.datasets.utils.cli import torchrun_variables
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.run_folder import run_path
+
+from common import make_image_folder, run_tool
 
 TOOL = """
 import logging, sys

@@ -1,7 +1,6 @@
 """Tables: which runs may stand side by side, what is best, and where the paper's figures belong."""
 import numpy as np
 import pytest
-from made_runs import by_label, compared, entry, labels, make_benchmark, make_run
 from promptcal.trainers.report import published
 from promptcal.trainers.report.core import make_tests
 from promptcal.trainers.report.figures.select import lambda_points, prompt_errors, report_figures, step_panels
@@ -9,6 +8,8 @@ from promptcal.trainers.report.layout import default_layout
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.tables import results_table
+
+from made_runs import by_label, compared, entry, labels, make_benchmark, make_run
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 NONE = PublishedOptions()

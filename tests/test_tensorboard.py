@@ -10,9 +10,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from browser import launched
-from common import run_tool
-from made_runs import make_run, simulate
 from promptcal.tools import tensorboard_runs
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 from promptcal.trainers.runs.tensorboard import (
@@ -25,9 +22,13 @@ from promptcal.trainers.runs.tensorboard import (
     Progress,
     write_final,
 )
-from records import make
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from browser import launched
+from common import run_tool
+from made_runs import make_run, simulate
+from records import make
 
 FEW_VIEWS = ("TTA.VIEWS", 8, "TTA.SELECT", 0.25)
 

@@ -5,7 +5,6 @@ from itertools import combinations
 
 import pytest
 import torch
-from common import classes_at_once, random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers import reference
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
@@ -15,6 +14,8 @@ from promptcal.trainers.vlm.prompts import check_lengths, class_tokens, initial_
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 from promptcal.trainers.vlm.text_tower import TextTower, pad_lengths
 from promptcal.trainers.vlm.tokenizer import ClassTokenPosition
+
+from common import classes_at_once, random_clip
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for one single class of things", "dog",
          "naïve façade", "2012 Tesla Model S", "x"]

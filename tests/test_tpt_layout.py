@@ -4,12 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from common import run_tool
-from data_roots import IMAGE_DIRS, build
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.download.install import missing_archives
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.utils.errors import DataError
+
+from common import run_tool
+from data_roots import IMAGE_DIRS, build
 
 # CoOp's folder of the images -> TPT's.
 TPT = {

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import openai_state, random_clip, run_tool
 from promptcal.datasets.base import run_name
 from promptcal.trainers.functional.calibration import ace, ece, top_class
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.tpt import TPT
+
+from common import openai_state, random_clip, run_tool
 
 TRAINERS = ["ZeroShot", "TPT", "CTPT", "OTPT", "SoC"]
 FEW_VIEWS = ("TTA.VIEWS", 12, "TTA.SELECT", 0.25)

@@ -6,10 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from common import PROJECT, run_tool
-from finished_experiments import finished_runs
-from hosted_sets import hosted
-from made_runs import entry, make_run, measured_runs
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments import reproduce as commands
 from promptcal.trainers.experiments.definition import read_experiment
@@ -28,6 +24,11 @@ from promptcal.trainers.experiments.plan import Workspace
 from promptcal.trainers.report import published
 from promptcal.trainers.report.grid import grid_of
 from promptcal.trainers.vlm.small import card_results
+
+from common import PROJECT, run_tool
+from finished_experiments import finished_runs
+from hosted_sets import hosted
+from made_runs import entry, make_run, measured_runs
 
 
 def check(ours: float, metric: str = "ece", method: str = "SoC", doubtful=(), **figures: float) -> Check:

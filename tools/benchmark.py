@@ -4,8 +4,8 @@ operations that a GPU would be told to do for each image.
     python tools/benchmark.py --quick
     python tools/benchmark.py --photos ~/photos --json benchmark.json
 
-Needs no weights and no data: models have CLIP's shapes and random weights. Times are CPU seconds on one thread. Close
-other programs first, because they share the processor's caches.
+Needs no weights and no data: models have CLIP's shapes and random weights. Times are CPU seconds on
+one thread. Close other programs first, because they share the processor's caches.
 """
 from __future__ import annotations
 
@@ -26,10 +26,24 @@ REACHED = {None: "", True: "reached", False: "missed"}
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round, few images: about three minutes")
-    parser.add_argument("--photos", type=Path, metavar="DIR", help="photographs to make views of (default: drawn ones)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
-    parser.add_argument("--backbone", choices=SHAPES, default=SHAPES[0], help="shape of the CLIP (default: ViT-B/16)")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, few images: about three minutes"
+    )
+    parser.add_argument(
+        "--photos",
+        type=Path,
+        metavar="DIR",
+        help="photographs to make views of (default: drawn ones)",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the measurements to this file"
+    )
+    parser.add_argument(
+        "--backbone",
+        choices=SHAPES,
+        default=SHAPES[0],
+        help="shape of the CLIP (default: ViT-B/16)",
+    )
     parser.add_argument("--classes", type=int, default=100, help="number of classes (default: 100)")
     args = parser.parse_args(argv)
     if args.classes < 3:
@@ -37,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     load_plugins(args.plugin)
     log_to_terminal()
 
-    from promptcal.datasets.utils.files import write_json  # after parsing: usage errors need no torch
+    # After parsing: usage errors need no torch
+    from promptcal.datasets.utils.files import write_json
     from promptcal.tools import far_device
     from promptcal.tools.benchmark_cases import Settings, measure
     from promptcal.tools.launches import count_launches
@@ -58,8 +73,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = measure(settings)
     print(table(rows))
     versions = [f"{name} {version}" for name, version in facts["versions"].items()]
-    print(f"\n{facts['processor']}, {facts['cores']} cores; load {facts['load']} at the start; fp32, "
-          f"random weights\n{', '.join(versions)}")
+    print(
+        f"\n{facts['processor']}, {facts['cores']} cores; load {facts['load']} at the start; fp32, "
+        f"random weights\n{', '.join(versions)}"
+    )
     launches = count_launches(all_classes=not args.quick)
     print(f"\n{launch_table(launches)}")
     if args.json:
@@ -108,7 +125,9 @@ def launch_table(rows: Sequence) -> str:
         goal = "" if row.goal is None else f"≤ {row.goal}"
         body.append([what, f"{row.per_image:.0f}", goal, REACHED[row.reached]])
     headers = ("launches per image on a GPU, view features stored", "counted", "goal", "")
-    lines = tabulate(body, headers, disable_numparse=True, colalign=("left", "right", "right", "left"))
+    lines = tabulate(
+        body, headers, disable_numparse=True, colalign=("left", "right", "right", "left")
+    )
     return f"{lines}\nCounted on a CPU. Time and memory on a GPU have not been measured."
 
 

@@ -67,7 +67,11 @@ class Row:
     @property
     def ratio(self) -> float:
         """How many times as good as the reference; of a cost, how many times as much."""
-        return self.reference / self.ours if self.unit == "s" and not self.cost else self.ours / self.reference
+        return (
+            self.reference / self.ours
+            if self.unit == "s" and not self.cost
+            else self.ours / self.reference
+        )
 
     @property
     def reached(self) -> bool | None:
@@ -84,8 +88,11 @@ def measure(settings: Settings) -> list[Row]:
 
 
 def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) -> TPT:
-    """The method as in a run, with all that is constant in a run computed. A Jacobian of random numbers costs as much
-    to use as the real one, which takes minutes to compute."""
+    """The method as in a run, with all that is constant in a run computed.
+
+    A Jacobian of random numbers costs as much to use as the real one, which takes minutes to
+    compute.
+    """
     method = build_method(build_cfg(METHOD, opts=["DEVICE", "cpu"]), model, names)
     assert isinstance(method, TPT)
     width = model.text_projection.shape[1]
@@ -97,12 +104,17 @@ def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) ->
 
 
 def episodes(settings: Settings) -> list[Row]:
-    """Seconds per image: of the text side, which is all that is left where view features are cached, and of a whole
-    image. The reference encodes the views with CLIP's own tower, then adapts."""
+    """Seconds per image: of the text side, which is all that is left where view features are
+    cached, and of a whole image. The reference encodes the views with CLIP's own tower, then
+    adapts.
+    """
     logger.info("episodes: %s, %d classes", settings.shape, settings.classes)
     model, names = random_clip(settings.shape), class_names(settings.classes)
     features = random_features(EPISODES, NUM_VIEWS, model.text_projection.shape[1])
-    method, with_jacobian = prepare_method(model, names), prepare_method(model, names, jacobian=True)
+    method, with_jacobian = (
+        prepare_method(model, names),
+        prepare_method(model, names, jacobian=True),
+    )
     image, make_views = settings.images[0], ViewMaker(NUM_VIEWS, settings.size, True, 0)
     chunks = normalise_pixels(make_views(image, 0), Pixels(settings.size)).split(CHUNK)
 
@@ -111,22 +123,43 @@ def episodes(settings: Settings) -> list[Row]:
             model.encode_image(chunk)
 
     def cold() -> None:
-        method.adapt(encode_views(method.clip.backbone, make_views(image, 0)[None], normalised=False))
+        method.adapt(
+            encode_views(method.clip.backbone, make_views(image, 0)[None], normalised=False)
+        )
 
-    seconds = interleaved({  # half of the tower before and half after `cold`, so that both see the same clock rate
-        "first half": lambda: tower(chunks[: len(chunks) // 2]), "cold": cold,
-        "second half": lambda: tower(chunks[len(chunks) // 2 :]), "one": lambda: method.adapt(features[:1]),
-        "batch": lambda: method.adapt(features), "jacobian": lambda: with_jacobian.adapt(features),
-        "plain": lambda: tune_prompt(model, names, features[0], METHOD),
-    }, settings.rounds)
+    # Half of the tower before and half after `cold`, so that both see the same clock rate
+    seconds = interleaved(
+        {
+            "first half": lambda: tower(chunks[: len(chunks) // 2]),
+            "cold": cold,
+            "second half": lambda: tower(chunks[len(chunks) // 2 :]),
+            "one": lambda: method.adapt(features[:1]),
+            "batch": lambda: method.adapt(features),
+            "jacobian": lambda: with_jacobian.adapt(features),
+            "plain": lambda: tune_prompt(model, names, features[0], METHOD),
+        },
+        settings.rounds,
+    )
     encoding, plain = seconds["first half"] + seconds["second half"], seconds["plain"]
-    cold_image, batch, jacobian = seconds["cold"], seconds["batch"] / EPISODES, seconds["jacobian"] / EPISODES
+    cold_image, batch, jacobian = (
+        seconds["cold"],
+        seconds["batch"] / EPISODES,
+        seconds["jacobian"] / EPISODES,
+    )
     whole, on = encoding + plain, f"{settings.shape} shape, {settings.classes} classes, 1 core"
     return [
         Row("text side, one image at a time", "s", seconds["one"], plain, None, on),
         Row(f"text side, {EPISODES} images at once", "s", batch, plain, 35, on),
         Row(f"text side, {EPISODES} at once, Jacobian", "s", jacobian, plain, None, on),
-        Row("image, nothing cached ÷ image tower alone", "s", cold_image, encoding, 1.05, on, cost=True),
+        Row(
+            "image, nothing cached ÷ image tower alone",
+            "s",
+            cold_image,
+            encoding,
+            1.05,
+            on,
+            cost=True,
+        ),
         Row("image, nothing cached", "s", cold_image, whole, None, on),
         Row("image, view features cached", "s", batch, whole, 80, on),
         Row("image, view features and Jacobian cached", "s", jacobian, whole, 80, on),
@@ -134,8 +167,11 @@ def episodes(settings: Settings) -> list[Row]:
 
 
 def views(settings: Settings) -> list[Row]:
-    """From decoded images to normalised views. The public pipeline allocates memory for every view, which takes a new
-    process up to half of its time (page faults), and less once large blocks have been freed: both are measured."""
+    """From decoded images to normalised views.
+
+    The public pipeline allocates memory for every view, which takes a new process up to half of its
+    time (page faults), and less once large blocks have been freed: both are measured.
+    """
     logger.info("views")
     size, rows, count = settings.size, [], NUM_VIEWS * len(settings.images)
 
@@ -152,14 +188,26 @@ def views(settings: Settings) -> list[Row]:
     for augmix, goal in ((True, 10), (False, 9)):
         make_views = ViewMaker(NUM_VIEWS, size, augmix, 0)
         ours(make_views)  # compiles
-        seconds = interleaved({"ours": partial(ours, make_views), "public": partial(public, augmix)}, settings.rounds)
-        rows.append(Row(f"views {'with' if augmix else 'without'} AugMix", "views/s", count / seconds["ours"],
-                        count / seconds["public"], goal, on))
+        seconds = interleaved(
+            {"ours": partial(ours, make_views), "public": partial(public, augmix)}, settings.rounds
+        )
+        rows.append(
+            Row(
+                f"views {'with' if augmix else 'without'} AugMix",
+                "views/s",
+                count / seconds["ours"],
+                count / seconds["public"],
+                goal,
+                on,
+            )
+        )
     return rows
 
 
 def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
-    """As the public code of TPT makes them: view by view, each chain's result normalised before mixing."""
+    """As the public code of TPT makes them: view by view, each chain's result normalised before
+    mixing.
+    """
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
     crop = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip()])
@@ -171,7 +219,9 @@ def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
 
 
 def thread_scaling(settings: Settings) -> list[Row]:
-    """Views with AugMix in several threads: images per second with two, CPU time per image with eight."""
+    """Views with AugMix in several threads: images per second with two, CPU time per image with
+    eight.
+    """
     logger.info("views in threads")
     images, count, make_views = settings.images, 32, ViewMaker(NUM_VIEWS, settings.size, True, 0)
 
@@ -180,11 +230,27 @@ def thread_scaling(settings: Settings) -> list[Row]:
             list(pool.map(lambda i: make_views(images[i % len(images)], i).shape, range(count)))
 
     in_threads(8)  # allocates
-    wall = interleaved({n: partial(in_threads, n) for n in (1, 2)}, settings.rounds, time.perf_counter)
+    wall = interleaved(
+        {n: partial(in_threads, n) for n in (1, 2)}, settings.rounds, time.perf_counter
+    )
     cpu = interleaved({n: partial(in_threads, n) for n in (1, 8)}, settings.rounds)
     on = f"{settings.image_source}, {settings.size} pixels"
     return [
-        Row("views, two threads ÷ one", "images/s", count / wall[2], count / wall[1], 1.9,
-            f"{on}, wall clock: needs two idle cores"),
-        Row("views, CPU time, eight threads ÷ one", "s", cpu[8] / count, cpu[1] / count, 1.15, on, cost=True),
+        Row(
+            "views, two threads ÷ one",
+            "images/s",
+            count / wall[2],
+            count / wall[1],
+            1.9,
+            f"{on}, wall clock: needs two idle cores",
+        ),
+        Row(
+            "views, CPU time, eight threads ÷ one",
+            "s",
+            cpu[8] / count,
+            cpu[1] / count,
+            1.15,
+            on,
+            cost=True,
+        ),
     ]

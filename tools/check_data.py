@@ -1,6 +1,7 @@
 """Checks which data sets are there, whether they are complete, and what to do next.
 
-Exit status: 0 if no data set is faulty, 1 if one is, 2 for a wrong command. An absent data set is not a fault.
+Exit status: 0 if no data set is faulty, 1 if one is, 2 for a wrong command. An absent data set is
+not a fault.
 """
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from promptcal.datasets.utils.plugins import load_plugins
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = tool_parser(__doc__)
-    parser.add_argument("datasets", nargs="*", help="data sets to check, such as ucf101 (default: all)")
+    parser.add_argument(
+        "datasets", nargs="*", help="data sets to check, such as ucf101 (default: all)"
+    )
     parser.add_argument("--root", required=True, type=Path,
                         help="folder that holds the data sets in CoOp's layout")
     parser.add_argument("--deep", action="store_true", help="decode every image")

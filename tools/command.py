@@ -1,4 +1,6 @@
-"""One command for all tools: `promptcal train ...` is `python tools/train.py ...`, with or without a checkout."""
+"""One command for all tools: `promptcal train ...` is `python tools/train.py ...`, with or without
+a checkout.
+"""
 from __future__ import annotations
 
 import argparse
@@ -16,8 +18,19 @@ from promptcal.datasets.utils.errors import UnknownNameError
 from promptcal.datasets.utils.registry import nearest
 
 COMMANDS = (
-    "demo", "train", "predict", "report", "tensorboard", "reproduce", "export", "download", "check-data",
-    "convert-prompt", "new-method", "benchmark", "doctor",
+    "demo",
+    "train",
+    "predict",
+    "report",
+    "tensorboard",
+    "reproduce",
+    "export",
+    "download",
+    "check-data",
+    "convert-prompt",
+    "new-method",
+    "benchmark",
+    "doctor",
 )
 # A file tools/tensorboard.py would hide the package of that name from the other scripts.
 OTHER_FILES = {"tensorboard": "tensorboard_runs"}
@@ -45,7 +58,9 @@ def summary(name: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int | None:
     lines = "\n".join(f"  {name:16}{summary(name)}" for name in COMMANDS)
     parser = argparse.ArgumentParser(
-        "promptcal", description="Calibrated test-time adaptation of CLIP.", usage="promptcal [--version] COMMAND ...",
+        "promptcal",
+        description="Calibrated test-time adaptation of CLIP.",
+        usage="promptcal [--version] COMMAND ...",
         epilog=f"commands:\n{lines}\n\nSee also: promptcal COMMAND --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -59,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     name = command_of(args.command.removesuffix(".py"))
     if name not in COMMANDS:
         raise UnknownNameError(
-            f"unknown command '{args.command}'.{nearest(name, COMMANDS)} Known: {', '.join(COMMANDS)}.")
+            f"unknown command '{args.command}'.{nearest(name, COMMANDS)} Known: "
+            f"{', '.join(COMMANDS)}."
+        )
     sys.argv = [f"promptcal {name}", *args.arguments]  # for usage lines and error messages
     tool = importlib.import_module(f"promptcal.tools.{module_of(name)}")
     tool.__doc__ = as_typed(tool.__doc__ or "")
@@ -67,9 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 
 def as_typed(text: str) -> str:
-    """A help text with its examples in the form `promptcal train`, because an installed package has no folder tools."""
+    """A help text with its examples in the form `promptcal train`, because an installed package has
+    no folder tools.
+    """
     text = re.sub(r"(torchrun .*)tools/(\w+)\.py", r"\1-m promptcal \2", text)
-    return re.sub(r"(python|bash) tools/(\w+)\.(py|sh)", lambda call: f"promptcal {command_of(call[2])}", text)
+    return re.sub(
+        r"(python|bash) tools/(\w+)\.(py|sh)", lambda call: f"promptcal {command_of(call[2])}", text
+    )
 
 
 def run() -> NoReturn:

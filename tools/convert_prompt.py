@@ -1,8 +1,8 @@
 """Makes a clean copy of a prompt checkpoint without anything that could run; or shows it as words.
 
     python tools/convert_prompt.py output/.../prompt_learner/model.pth.tar-50 prompt.safetensors
-    python tools/convert_prompt.py model.pth.tar-50 prompt.safetensors --method CoOp --shots 2 --dataset UCF101
-    python tools/convert_prompt.py prompt.safetensors --words --backbone ViT-B/16
+    python tools/convert_prompt.py model.pth.tar-50 prompt.safetensors --method CoOp --shots 2
+    --dataset UCF101 python tools/convert_prompt.py prompt.safetensors --words --backbone ViT-B/16
 """
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from promptcal.trainers.vlm.prompt_files import BACKBONE, EMBEDDED, METADATA, co
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
-    parser.add_argument("source", help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
-                                       f"embedded prompt: {', '.join(EMBEDDED)}")
+    parser.add_argument(
+        "source",
+        help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
+        f"embedded prompt: {', '.join(EMBEDDED)}",
+    )
     parser.add_argument("target", type=Path, nargs="?", help="the copy, named .safetensors")
     parser.add_argument("--words", action="store_true",
                         help="show the tokens nearest to each context vector")

@@ -19,9 +19,9 @@ from promptcal.trainers.runs.summary import result_table
 TRAINERS = ("ZeroShot", "TPT", "CTPT", "OTPT", "SoC")
 REFERENCE = "TPT"  # the method that the calibrated ones improve on
 EVIDENCE = (
-    "What this is evidence of: how the methods behave on a small CLIP with the geometry of a real one, on "
-    "tiles drawn by code. It says nothing about photographs or OpenAI's models, nor which method is best "
-    "there: the paper's claims are about ViT-B/16 and ViT-L/14 on real data."
+    "What this is evidence of: how the methods behave on a small CLIP with the geometry of a real "
+    "one, on tiles drawn by code. It says nothing about photographs or OpenAI's models, nor which "
+    "method is best there: the paper's claims are about ViT-B/16 and ViT-L/14 on real data."
 )
 
 
@@ -37,9 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not 1 <= args.images <= 960:
         parser.error("--images must be from 1 to 960")
     log_to_terminal()
-    print(f"Five methods on the same {counted(args.images, 'test tile')} of LandCover, which is drawn by "
-          "code, with the small CLIP that ships with promptcal.")
-    # TPT goes first: the other methods, zero-shot too, read the features of its 64 views from the cache.
+    print(
+        f"Five methods on the same {counted(args.images, 'test tile')} of LandCover, which is "
+        "drawn by code, with the small CLIP that ships with promptcal."
+    )
+    # TPT goes first: the other methods, zero-shot too, read the features of its 64 views from the
+    # cache.
     results = {}
     for trainer in sorted(TRAINERS, key=lambda name: name == "ZeroShot"):
         flags = ["OUTPUT_DIR", args.out / trainer, "CACHE.DIR", args.out / "cache",

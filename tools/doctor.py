@@ -1,6 +1,8 @@
-"""Checks a machine in half a minute: what torch sees, whether its numbers are right, and what limits the speed of runs.
+"""Checks a machine in half a minute: what torch sees, whether its numbers are right, and what
+limits the speed of runs.
 
-Each part of a run is timed; the slowest is named, with the setting to change. Exit status 1 means a fault.
+Each part of a run is timed; the slowest is named, with the setting to change. Exit status 1 means a
+fault.
 
     python tools/doctor.py --root DATA --backbone ViT-B/16
     python tools/doctor.py --json > doctor.json     to attach to a question
@@ -23,14 +25,26 @@ from promptcal.datasets.utils.plugins import load_plugins
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = tool_parser(__doc__)
-    parser.add_argument("--root", type=Path, help="folder that holds the data sets in CoOp's layout")
-    parser.add_argument("--backbone", help="as MODEL.BACKBONE.NAME (default: the best whose weights are here)")
+    parser.add_argument(
+        "--root", type=Path, help="folder that holds the data sets in CoOp's layout"
+    )
+    parser.add_argument(
+        "--backbone", help="as MODEL.BACKBONE.NAME (default: the best whose weights are here)"
+    )
     parser.add_argument("--device", default="auto", help="as DEVICE")
-    parser.add_argument("--workers", default="auto", help="as DATALOADER.NUM_WORKERS: a number of threads, or auto")
-    parser.add_argument("--cache", type=Path, help="as CACHE.DIR: assume that runs find their view features there")
-    parser.add_argument("--classes", type=int, default=100, help="number of classes to adapt with (default: 100)")
+    parser.add_argument(
+        "--workers", default="auto", help="as DATALOADER.NUM_WORKERS: a number of threads, or auto"
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="as CACHE.DIR: assume that runs find their view features there"
+    )
+    parser.add_argument(
+        "--classes", type=int, default=100, help="number of classes to adapt with (default: 100)"
+    )
     parser.add_argument("--json", action="store_true", help="everything as JSON")
-    parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings of the runs, e.g. TTA.VIEWS 32")
+    parser.add_argument(
+        "opts", nargs="*", metavar="KEY VALUE", help="settings of the runs, e.g. TTA.VIEWS 32"
+    )
     args = parser.parse_args(argv)
     if args.workers != "auto" and not args.workers.isdigit():
         parser.error(f"--workers {args.workers}: give a number, or auto")
@@ -39,15 +53,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     load_plugins(args.plugin)
     root = data_root(args.root) if args.root else None
 
-    from promptcal.tools.doctor_checks import FAULT, diagnose  # after parsing: usage errors need no torch
+    # After parsing: usage errors need no torch
+    from promptcal.tools.doctor_checks import FAULT, diagnose
     from promptcal.trainers.predict.predict import default_backbone
     from tabulate import tabulate
 
     with redirect_stdout(sys.stderr):  # standard output has the table or the JSON alone
-        checks, summary = diagnose(args.backbone or default_backbone(), root, args.cache, args.device, args.workers,
-                                   args.classes, args.opts)
+        checks, summary = diagnose(
+            args.backbone or default_backbone(),
+            root,
+            args.cache,
+            args.device,
+            args.workers,
+            args.classes,
+            args.opts,
+        )
     if args.json:
-        print(json.dumps({**summary, "checks": [check._asdict() for check in checks]}, indent=2, ensure_ascii=False))
+        print(
+            json.dumps(
+                {**summary, "checks": [check._asdict() for check in checks]},
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
     else:
         print(tabulate(checks, ("", "found", "state", "what to do"), disable_numparse=True,
                        maxcolwidths=[None, 52, None, 52]))  # about 140 characters in all

@@ -1,4 +1,6 @@
-"""The checks of `tools/doctor.py`: the machine, the correctness of numbers, and the throughput of each part."""
+"""The checks of `tools/doctor.py`: the machine, the correctness of numbers, and the throughput of
+each part.
+"""
 from __future__ import annotations
 
 import time
@@ -15,7 +17,13 @@ from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.file_dataset import file_datasets
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.views.maker import ViewMaker
-from promptcal.tools.measuring import class_names, drawn_images, interleaved, machine, random_features
+from promptcal.tools.measuring import (
+    class_names,
+    drawn_images,
+    interleaved,
+    machine,
+    random_features,
+)
 from promptcal.trainers.api import adapt, build_method
 from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.config.build import build_cfg
@@ -33,7 +41,8 @@ VIEWS, TOWER, EPISODE = "views", "image tower", "episode"
 TEST_IMAGES = 48  # that zero-shot accuracy is measured on
 MAX_FLIPPED = 0.03  # share of the first step's signs; fp16 flips less than 0.1 % on the small CLIP
 MIN_ACCURACY = 0.75  # of the known accuracy, on a few images
-VIEWS_ON_CPU = 8  # encoded to time the image tower of a CPU, whose cost is proportional; 64 take seconds
+# Encoded to time the image tower of a CPU, whose cost is proportional; 64 take seconds
+VIEWS_ON_CPU = 8
 STORE_FEATURES = "set CACHE.DIR FOLDER, which keeps view features for every later run"
 ADVICE = {
     VIEWS: f"set DATALOADER.NUM_WORKERS auto, and {STORE_FEATURES.removeprefix('set ')}",
@@ -48,7 +57,9 @@ GPU_ADVICE = {
 
 
 class Check(NamedTuple):
-    """One row: what was checked, what was found, whether it is as it should be, and what to do if not."""
+    """One row: what was checked, what was found, whether it is as it should be, and what to do if
+    not.
+    """
 
     what: str
     found: str
@@ -116,14 +127,25 @@ def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) ->
     gpu = gpu_name(device) or "none"
     is_busy = (facts["load"] or 0) > facts["cores"] / 2
     return [
-        unless(name == SMALL, "backbone", name,
-               "many times as fast as a real CLIP: try --backbone ViT-B/16"),
+        unless(
+            name == SMALL,
+            "backbone",
+            name,
+            "many times as fast as a real CLIP: try --backbone ViT-B/16",
+        ),
         Check("versions", ", ".join(versions)),
-        unless(gpu == "none", "GPU", f"{gpu}; CUDA of torch: {torch.version.cuda or 'none'}",
-               "if there is one: check its driver (nvidia-smi) and torch"),
-        unless(is_busy, "processor",
-               f"{facts['processor']}, {facts['cores']} cores for this process, load {facts['load']}",
-               "other programs use it: runs will be slower than the speeds below"),
+        unless(
+            gpu == "none",
+            "GPU",
+            f"{gpu}; CUDA of torch: {torch.version.cuda or 'none'}",
+            "if there is one: check its driver (nvidia-smi) and torch",
+        ),
+        unless(
+            is_busy,
+            "processor",
+            f"{facts['processor']}, {facts['cores']} cores for this process, load {facts['load']}",
+            "other programs use it: runs will be slower than the speeds below",
+        ),
     ]
 
 
@@ -166,8 +188,13 @@ def precision(
     full, half = contexts
     same = (full - half).abs() < step
     flipped = 1 - same.float().mean().item()  # NaN counts as flipped
-    return unless(flipped > MAX_FLIPPED, what, f"fp16 flips {flipped:.2%} of the first step's signs",
-                  "MODEL.PREC fp32", FAULT)
+    return unless(
+        flipped > MAX_FLIPPED,
+        what,
+        f"fp16 flips {flipped:.2%} of the first step's signs",
+        "MODEL.PREC fp32",
+        FAULT,
+    )
 
 
 def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
@@ -195,8 +222,8 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
 def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     """Seconds per image of each part on its own: on one core, or on the GPU.
 
-    On a GPU the image tower is timed as in a run, with as many images and with their upload: a batch
-    that does not fill it would look slower. A CPU encodes image by image, in pieces.
+    On a GPU the image tower is timed as in a run, with as many images and with their upload: a
+    batch that does not fill it would look slower. A CPU encodes image by image, in pieces.
     """
     cfg = method.cfg
     backbone = method.clip.backbone
@@ -212,7 +239,8 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     tasks = {
         VIEWS: lambda: make_views(Image.open(file).convert("RGB"), 0),
         TOWER: lambda: encode_views(
-            backbone, views, method.numerics.precision, normalised=False, budget=method.clip.budget),
+            backbone, views, method.numerics.precision, normalised=False, budget=method.clip.budget
+        ),
         EPISODE: lambda: method.adapt(features).with_cots(),
     }
 

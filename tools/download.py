@@ -1,13 +1,13 @@
 """Downloads data sets and weights.
 
-Data sets go into a data root, in the layout that the readers expect, weights of CLIP into the folder from which runs
-read them. Existing files are not changed.
+Data sets go into a data root, in the layout that the readers expect, weights of CLIP into the
+folder from which runs read them. Existing files are not changed.
 
     python tools/download.py ucf101 dtd --root DATA
     python tools/download.py ViT-B/16
 
-Exit status: 0 if everything requested is there, 1 if something must be downloaded by hand (the steps are printed),
-2 for a wrong command.
+Exit status: 0 if everything requested is there, 1 if something must be downloaded by hand (the
+steps are printed), 2 for a wrong command.
 """
 from __future__ import annotations
 

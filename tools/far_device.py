@@ -1,16 +1,16 @@
 """A second device on a machine without a GPU: `far`.
 
-A far tensor holds a CPU tensor, reports the device `far:0`, and computes with the CPU's kernels. Code
-that runs on it is code that would run on a GPU:
+A far tensor holds a CPU tensor, reports the device `far:0`, and computes with the CPU's kernels.
+Code that runs on it is code that would run on a GPU:
 
 - An operation that mixes a far tensor with a CPU tensor fails, as on CUDA.
-- Operations that would start a kernel, reads by the host, uploads to the device, and waits for it are
-  counted in `Counts`, with the bytes that are in use at the same time.
+- Operations that would start a kernel, reads by the host, uploads to the device, and waits for it
+  are counted in `Counts`, with the bytes that are in use at the same time.
 - The numbers are real, so results can be compared with those of the CPU.
 
-It cannot show time, streams, asynchronous errors, TF32 or the rounding of a GPU's kernels. One operation
-may start several kernels, or share one with others. Memory is that of tensors; a GPU also needs room for
-libraries, temporary buffers of kernels and fragmentation.
+It cannot show time, streams, asynchronous errors, TF32 or the rounding of a GPU's kernels. One
+operation may start several kernels, or share one with others. Memory is that of tensors; a GPU also
+needs room for libraries, temporary buffers of kernels and fragmentation.
 
     from promptcal.tools import far_device
     far_device.register()
@@ -36,7 +36,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 NAME = "far"
 
 # Operations that allocate memory and start no kernel.
-ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+ALLOCATIONS = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "_unsafe_view",
+}
 # Operations whose result, or its shape, the host must know: it waits for the device.
 WAITING = {
     "_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "bincount",
@@ -48,13 +55,36 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 
 # Operations that make a tensor from nothing. Torch asks the device for them.
 FACTORIES = (
-    "empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "linspace",
-    "eye", "eye.m", "full", "zeros", "ones", "triu_indices", "tril_indices", "randperm", "randn", "rand",
+    "empty.memory_format",
+    "empty_strided",
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "linspace",
+    "eye",
+    "eye.m",
+    "full",
+    "zeros",
+    "ones",
+    "triu_indices",
+    "tril_indices",
+    "randperm",
+    "randn",
+    "rand",
     "scalar_tensor",
 )
 # Autocast, as on CUDA: some operations run in half precision, some in fp32, and some in the widest
 # type among their arguments.
-IN_HALF = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv2d", "scaled_dot_product_attention")
+IN_HALF = (
+    "linear",
+    "matmul",
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "conv2d",
+    "scaled_dot_product_attention",
+)
 IN_FULL = (
     "exp", "log", "pow.Tensor_Scalar", "softmax.int", "log_softmax.int", "layer_norm", "logsumexp",
     "sum", "sum.dim_IntList", "norm.ScalarOpt_dim",
@@ -249,7 +279,9 @@ def with_autocast(operation: Any, dtype_of: Callable[[list[Tensor]], torch.dtype
     autocast = torch._C.DispatchKeySet(AUTOCAST_KEY)
 
     def is_converted(leaf: Any) -> bool:
-        return isinstance(leaf, FarTensor) and leaf.is_floating_point() and leaf.dtype != torch.double
+        return (
+            isinstance(leaf, FarTensor) and leaf.is_floating_point() and leaf.dtype != torch.double
+        )
 
     def call(*args: Any, **kwargs: Any) -> Any:
         floats = [leaf for leaf in tree_flatten((args, kwargs))[0] if is_converted(leaf)]

@@ -1,9 +1,9 @@
 """Counts the operations that a GPU must be told to do for each image, without a GPU.
 
-A cached image on a GPU takes as long as the host needs to launch its operations. Their number depends
-neither on the width of the model nor on the speed of the machine, so it is counted on the second device of
-`far_device`, for a text tower of ViT-B/16's depth that is thin. Fused attention counts as the operations
-that it is made of, so a GPU has fewer.
+A cached image on a GPU takes as long as the host needs to launch its operations. Their number
+depends neither on the width of the model nor on the speed of the machine, so it is counted on the
+second device of `far_device`, for a text tower of ViT-B/16's depth that is thin. Fused attention
+counts as the operations that it is made of, so a GPU has fewer.
 """
 from __future__ import annotations
 

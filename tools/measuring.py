@@ -1,7 +1,9 @@
-"""What the benchmark and the doctor share: CPU time of Python code, the machine it is measured on, and inputs: CLIPs of
-real shapes with random weights, class names of realistic lengths, random view features, drawn images, photographs.
+"""What the benchmark and the doctor share: CPU time of Python code, the machine it is measured on,
+and inputs: CLIPs of real shapes with random weights, class names of realistic lengths, random view
+features, drawn images, photographs.
 
-CPU time hardly depends on what other programs do. With one thread it is what a clock shows on an idle machine.
+CPU time hardly depends on what other programs do. With one thread it is what a clock shows on an
+idle machine.
 """
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from torch import Tensor
 K = TypeVar("K")
 MIN_SECONDS = 0.3  # a quick task repeats for at least this long per round
 IMAGE_SIZE = (500, 375)  # a common size in ImageNet
-SHAPES = {  # embedding; image: size, layers, width, patch; text: length, vocabulary, width, heads, layers
+# Embedding; image: size, layers, width, patch; text: length, vocabulary, width, heads, layers
+SHAPES = {
     "ViT-B/16": (512, 224, 12, 768, 16, 77, 49408, 512, 8, 12),
     "ViT-L/14": (768, 224, 24, 1024, 14, 77, 49408, 768, 12, 12),
     "tiny": (32, 32, 2, 64, 16, 77, 49408, 64, 1, 2),  # for tests
@@ -38,8 +41,13 @@ SHAPES = {  # embedding; image: size, layers, width, patch; text: length, vocabu
 NAME_TOKENS = (246, 508, 155, 49, 24, 9, 7, 1, 0, 0, 1)
 
 
-def interleaved(tasks: Mapping[K, Callable], rounds: int, clock: Callable = time.process_time) -> dict[K, float]:
-    """Median seconds of each task. The tasks take turns, so that a change of the clock rate affects all of them."""
+def interleaved(
+    tasks: Mapping[K, Callable], rounds: int, clock: Callable = time.process_time
+) -> dict[K, float]:
+    """Median seconds of each task.
+
+    The tasks take turns, so that a change of the clock rate affects all of them.
+    """
     seconds: dict[K, list[float]] = {name: [] for name in tasks}
     for _ in range(rounds):
         for name, task in tasks.items():
@@ -53,7 +61,9 @@ def interleaved(tasks: Mapping[K, Callable], rounds: int, clock: Callable = time
 
 
 def machine() -> dict:
-    """Processor, cores that this process may use, running processes in the last minute, and package versions."""
+    """Processor, cores that this process may use, running processes in the last minute, and package
+    versions.
+    """
     load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
     return {"processor": processor(), "cores": num_threads(-1), "load": load,
             "versions": environment(torch.device("cpu"))["versions"]}
@@ -62,7 +72,9 @@ def machine() -> dict:
 def processor() -> str:
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
     return platform.processor() or platform.machine()
 
 
@@ -97,7 +109,9 @@ def drawn_images(count: int) -> list[Image.Image]:
     for _ in range(count):
         coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
         smooth = np.asarray(coarse.resize(IMAGE_SIZE, Image.Resampling.BICUBIC), dtype=np.int16)
-        images.append(Image.fromarray((smooth + rng.normal(0, 8, smooth.shape)).clip(0, 255).astype(np.uint8)))
+        images.append(
+            Image.fromarray((smooth + rng.normal(0, 8, smooth.shape)).clip(0, 255).astype(np.uint8))
+        )
     return images
 
 
@@ -105,5 +119,7 @@ def photographs(folder: Path, count: int) -> list[Image.Image]:
     """Up to `count` of the images in a folder, evenly spread."""
     files = sorted(path for path in folder.expanduser().rglob("*") if is_image_name(path.name))
     if not files:
-        raise ConfigError(f"{folder} has no images: give a folder with photographs, or omit --photos")
+        raise ConfigError(
+            f"{folder} has no images: give a folder with photographs, or omit --photos"
+        )
     return [open_image(files[i * len(files) // count]) for i in range(count)]

@@ -144,14 +144,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_new(file, fill(TEMPLATES[args.kind], args.name))
         write_new(test_file, fill(TEST, args.name))
     print(f"written: {file}, {test_file}")
-    print(f"run it:  {tool('train')} --plugin {module} --trainer {args.name} --dataset-config-file landcover "
-          f"--backbone small TEST.LIMIT 48")
+    print(
+        f"run it:  {tool('train')} --plugin {module} --trainer {args.name} --dataset-config-file "
+        "landcover --backbone small TEST.LIMIT 48"
+    )
     print(f"test it: python -m pytest {test_file}")
 
 
 def class_name(text: str) -> str:
     if not CLASS_NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a class, such as WeightedViews")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not the name of a class, such as WeightedViews"
+        )
     return text
 
 

@@ -27,9 +27,13 @@ def main(argv: Sequence[str] | None = None) -> None:
                         help="where to write (default: report/ in the first folder)")
     parser.add_argument("--bins", type=int, default=BINS,
                         help="bins of ECE, ACE and MCE, instead of the runs' own")
-    parser.add_argument("--baseline", default="", metavar="NAME",
-                        help="the method that others are compared with (default: TPT; for rows from a "
-                        "learnt prompt this prompt untuned)")
+    parser.add_argument(
+        "--baseline",
+        default="",
+        metavar="NAME",
+        help="the method that others are compared with (default: TPT; for rows from a "
+        "learnt prompt this prompt untuned)",
+    )
     parser.add_argument("--ours", action="append", default=[], metavar="NAME",
                         help="the method whose rows state their difference from the baseline "
                         "(default: all tuned ones); may be given several times")
@@ -37,9 +41,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                         help="add rows with the numbers of the SoC paper")
     parser.add_argument("--posthoc", action="store_true",
                         help="add post-hoc scaling without labels (CoTS, E-CoTS and others)")
-    parser.add_argument("--choose", action="append", default=[], metavar="SETTING",
-                        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, "
-                        "and by leave one data set out")
+    parser.add_argument(
+        "--choose",
+        action="append",
+        default=[],
+        metavar="SETTING",
+        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, "
+        "and by leave one data set out",
+    )
     parser.add_argument("--choose-by", default="ece", metavar="METRIC",
                         help="the metric by which it is chosen")
     parser.add_argument("--root", type=Path, metavar="DIR",

@@ -5,7 +5,8 @@
     python tools/reproduce.py table1 lambda --demo
     python tools/reproduce.py all --demo
     python tools/reproduce.py all --root DATA --jobs 8
-    python tools/reproduce.py all --root DATA --cluster slurm --slurm partition=gpu gres=gpu:1 time=240
+    python tools/reproduce.py all --root DATA --cluster slurm --slurm partition=gpu gres=gpu:1
+    time=240
 """
 from __future__ import annotations
 
@@ -43,22 +44,37 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--jobs", type=int, default=1, metavar="N",
         help="compute in N processes, each on one GPU if there are GPUs")
     add("--cluster", choices=["slurm"], help="compute as jobs of a cluster (promptcal[slurm])")
-    add("--slurm", nargs="+", default=[], metavar="KEY=VALUE",
-        help="options of the jobs, such as partition=gpu gres=gpu:1 cpus_per_task=8 time=240 (minutes)")
+    add(
+        "--slurm",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="options of the jobs, such as partition=gpu gres=gpu:1 cpus_per_task=8 time=240 "
+        "(minutes)",
+    )
     add("--array-parallelism", type=int, default=ARRAY_PARALLELISM, metavar="N",
         help=f"jobs that run at the same time (default: {ARRAY_PARALLELISM})")
     add("--detach", action="store_true", help="submit the jobs and do not wait for them")
-    add("--overwrite", action="store_true",
-        help="compute finished runs of other data, weights, code or settings again, in their folders")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="compute finished runs of other data, weights, code or settings again, in their "
+        "folders",
+    )
     add("--dry-run", action="store_true", help="show the plan, its time and disk space, and stop")
     add("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
     add("--output-dir", type=Path, default=Path("output"),
         help="where runs and outcomes are written")
     add("--cache-dir", type=Path,
         help="where view features are kept (default: cache/ in the output)")
-    add("--choose", action="append", default=[], metavar="SETTING",
-        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, and by leave "
-        "one data set out")
+    add(
+        "--choose",
+        action="append",
+        default=[],
+        metavar="SETTING",
+        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, and by "
+        "leave one data set out",
+    )
     add("--choose-by", default="ece", metavar="METRIC", help="the metric by which it is chosen")
     add("--baseline", default="", metavar="NAME",
         help="the method that others are compared with (default: as in the paper's tables)")
@@ -82,8 +98,10 @@ def check_options(args: argparse.Namespace) -> None:
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("reproduce starts its own processes: use --jobs N instead of torchrun")
     if args.cluster and args.jobs > 1:
-        raise ConfigError("--cluster and --jobs exclude each other: --array-parallelism N limits the "
-                          "cluster's jobs")
+        raise ConfigError(
+            "--cluster and --jobs exclude each other: --array-parallelism N limits the "
+            "cluster's jobs"
+        )
     if not args.cluster and (args.slurm or args.detach):
         raise ConfigError("--slurm and --detach are for jobs of a cluster: add --cluster slurm")
 

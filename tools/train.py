@@ -1,6 +1,7 @@
 """Runs a trainer on a data set, as in CoOp's train.py.
 
-    python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml --root DATA
+    python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml --root
+    DATA
 """
 from __future__ import annotations
 
@@ -74,8 +75,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         trainer = build_trainer(cfg)
         if args.no_train:
             trainer.check()
-            print(f"settings, data and model fit together; nothing was run. Without --no-train the run "
-                  f"is in {run_path(trainer.cfg)}")
+            print(
+                "settings, data and model fit together; nothing was run. Without --no-train the "
+                f"run is in {run_path(trainer.cfg)}"
+            )
             continue
         finished.append(trainer.run(train=not args.eval_only, overwrite=args.overwrite))
         if trainer.dist.is_main:
@@ -99,13 +102,15 @@ def check_flags(args: argparse.Namespace) -> None:
         raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that "
                           "folder too")
     if args.overwrite and args.resume:
-        raise ConfigError("--resume FOLDER continues a run and --overwrite starts one again: give one "
-                          "of them")
+        raise ConfigError(
+            "--resume FOLDER continues a run and --overwrite starts one again: give one of them"
+        )
     if len(args.seed) > 1 and args.resume:
         raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
     if args.sweep and args.resume:
-        raise ConfigError("--resume FOLDER continues one run, which has its settings: leave --sweep "
-                          "out")
+        raise ConfigError(
+            "--resume FOLDER continues one run, which has its settings: leave --sweep out"
+        )
 
 
 def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
@@ -117,8 +122,10 @@ def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
         folder = run_path(cfg)
         for other_settings, other_folder in known:
             if settings == other_settings:
-                raise ConfigError("two values of --sweep are the same run: they mean the same, or the "
-                                  "setting has no effect here")
+                raise ConfigError(
+                    "two values of --sweep are the same run: they mean the same, or the "
+                    "setting has no effect here"
+                )
             if folder == other_folder:
                 raise ConfigError("--sweep makes a folder for each value: leave TAG out")
         known.append((settings, folder))

@@ -24,10 +24,19 @@ class ATPT(TPT):
     marker = "<"
     display_order = 35
     settings: ClassVar = [
-        Setting("LAMBDA", 80.0, "λ; the public script uses 10 on ImageNet-A/V2/R/Sketch",
-                allowed=Range(least=0), show="λ {}"),
-        Setting("SIGN", "paper", "angles grow; code: they shrink, as in the public fine-grained script",
-                allowed=OneOf(("paper", "code"))),
+        Setting(
+            "LAMBDA",
+            80.0,
+            "λ; the public script uses 10 on ImageNet-A/V2/R/Sketch",
+            allowed=Range(least=0),
+            show="λ {}",
+        ),
+        Setting(
+            "SIGN",
+            "paper",
+            "angles grow; code: they shrink, as in the public fine-grained script",
+            allowed=OneOf(("paper", "code")),
+        ),
     ]
 
     def penalty(self, text: Tensor) -> Tensor:

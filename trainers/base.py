@@ -183,8 +183,8 @@ class BaseTrainer:
     def tag_values(self) -> dict[str, object]:
         """What settings stand for in the name of the run's folder, known from data and prompt.
 
-        A limit above the number of images has no effect, so no folder is named after it. The prompts
-        of several seeds lie under the name of their protocol.
+        A limit above the number of images has no effect, so no folder is named after it. The
+        prompts of several seeds lie under the name of their protocol.
         """
         values: dict[str, object] = {"TEST.LIMIT": self.data.available}
         protocol = self.prompt_facts.protocol
@@ -293,7 +293,10 @@ class BaseTrainer:
 
     @cached_property
     def record(self) -> RunRecord:
-        """What the predictions depend on. Made without the model, so that a finished run needs none."""
+        """What the predictions depend on.
+
+        Made without the model, so that a finished run needs none.
+        """
         facts = RunFacts(
             cfg=self.cfg,
             data=self.data,
@@ -312,7 +315,8 @@ class BaseTrainer:
 
     @property
     def own_pixels(self) -> dict[str, list[float]]:
-        """The backbone's own normalisation, where the settings give one and only the model knows its.
+        """The backbone's own normalisation, where the settings give one and only the model knows
+        its.
 
         With its own numbers INPUT.PIXEL_MEAN and INPUT.PIXEL_STD count as unset.
         """
@@ -496,7 +500,8 @@ class BaseTrainer:
         return metadata
 
     def update_metrics(self, results: Results) -> Results:
-        """The results of a finished run, measured again where TEST.BINS differs from what it has."""
+        """The results of a finished run, measured again where TEST.BINS differs from what it has.
+        """
         bins = self.cfg.TEST.BINS
         if results["bins"] == bins:
             logger.info("finished before; nothing to compute")
@@ -520,8 +525,14 @@ def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before:
     try:
         now = hash_of(name)
     except (UserError, OSError) as error:
-        logger.warning("%s cannot be read any more (%s); the results are of the %s as loaded at the "
-                       "run's start (hash %s)", name, error, kind, before)
+        logger.warning(
+            "%s cannot be read any more (%s); the results are of the %s as loaded at the "
+            "run's start (hash %s)",
+            name,
+            error,
+            kind,
+            before,
+        )
         return
     if now != before:
         logger.warning("%s has changed during the run; the results are of the %s as loaded at its "

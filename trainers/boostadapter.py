@@ -36,12 +36,25 @@ class BoostAdapter(TDA):
     settings: ClassVar = [
         Setting("ALPHA", 2.0, "α of the positive cache"),
         Setting("BETA", 5.0, "β of the positive cache", allowed=Range(least=0)),
-        Setting("DELTA", 1, "places per class that the copy has besides the cache's three",
-                allowed=Range(least=0)),
-        Setting("VALUES", "given", "these; paper: published per data set, tuned on test labels",
-                allowed=VALUES, show=show_values),
-        Setting("VIEWS", "plain", "what is predicted and cached; or confident; both boost with views",
-                allowed=VIEWS),
+        Setting(
+            "DELTA",
+            1,
+            "places per class that the copy has besides the cache's three",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "VALUES",
+            "given",
+            "these; paper: published per data set, tuned on test labels",
+            allowed=VALUES,
+            show=show_values,
+        ),
+        Setting(
+            "VIEWS",
+            "plain",
+            "what is predicted and cached; or confident; both boost with views",
+            allowed=VIEWS,
+        ),
         SCALE_SETTING,
     ]
     per_set = ("ALPHA", "BETA", "DELTA")

@@ -134,8 +134,11 @@ class CoOp(BaseTrainer):
                               "MODEL.INIT_WEIGHTS FILE")
         unused = settings_of_training(self.cfg)
         if unused:
-            logger.info("no effect on a prompt that is only tested: %s (the settings of its training "
-                        "are in the prompt; leave them out)", ", ".join(unused))
+            logger.info(
+                "no effect on a prompt that is only tested: %s (the settings of its training "
+                "are in the prompt; leave them out)",
+                ", ".join(unused),
+            )
         # Whether a run trains is part of its record, so a run that only tests is another one.
         cfg = without_few_shot_sampling(self.cfg)
         tester = type(self)(cfg, self.given_dataset, self.given_model, learns=False)
@@ -147,8 +150,10 @@ class CoOp(BaseTrainer):
             return None
         dataset = self.data.dataset
         if not dataset.train:
-            raise DataError(f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that "
-                            f"was trained elsewhere: --eval-only --model-dir DIR")
+            raise DataError(
+                f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that "
+                f"was trained elsewhere: --eval-only --model-dir DIR"
+            )
         absent = len(dataset.classnames) - len({item.label for item in dataset.train})
         if absent:
             logger.warning("%d classes have no training image", absent)
@@ -273,8 +278,10 @@ class CoOp(BaseTrainer):
         if self.dist.is_main and self.learns and self.checkpoint.is_file():
             trained = results["training"]["prompt_hash"]
             if prompt_hash(self.checkpoint) != trained:
-                refusal = (f"{self.checkpoint} is not the prompt that this run has trained: put that "
-                           f"one back, or train again with --overwrite")
+                refusal = (
+                    f"{self.checkpoint} is not the prompt that this run has trained: put that "
+                    f"one back, or train again with --overwrite"
+                )
         refusal = self.dist.broadcast(refusal)
         if refusal:
             raise DataError(refusal)

@@ -26,8 +26,8 @@ class DMN(Online):
 
     The memory keeps the images of lowest entropy, each under the class that its confident views
     predict; an image is stored before it is predicted. The public code adds p₀ + w r without
-    dividing, and chooses w among 13 values on the test labels. It uses 32 views with crops of 0.5 to
-    1; here they are those of the other methods.
+    dividing, and chooses w among 13 values on the test labels. It uses 32 views with crops of 0.5
+    to 1; here they are those of the other methods.
     """
 
     label = "DMN"

@@ -17,13 +17,15 @@ MEAN = 0.001  # of every class in every coordinate before the first image
 
 @TRAINER_REGISTRY.register()
 class DOTA(Online):
-    """z + λ(μΛx − ½ diag(μΛμᵀ)), λ = min(ρ · mean count per view, η). (Han et al., DOTA, NeurIPS 2025.)
+    """z + λ(μΛx − ½ diag(μΛμᵀ)), λ = min(ρ · mean count per view, η).
 
-    μ and Σ of each class are running means weighted by zero-shot probabilities, Λ the inverse of the
-    mean Σ, shrunk to the identity. As in the public code, an image is predicted before it is learnt
-    from (Algorithm 1: after), and counts start at 1 (there: 0). That code rounds Λ and μ to fp16;
-    here they are fp32. Σ takes K · d² numbers: 1 GB for 1000 classes and 512 features, which is
-    written with every part (TEST.PART).
+    (Han et al., DOTA, NeurIPS 2025.)
+
+    μ and Σ of each class are running means weighted by zero-shot probabilities, Λ the inverse of
+    the mean Σ, shrunk to the identity. As in the public code, an image is predicted before it is
+    learnt from (Algorithm 1: after), and counts start at 1 (there: 0). That code rounds Λ and μ to
+    fp16; here they are fp32. Σ takes K · d² numbers: 1 GB for 1000 classes and 512 features, which
+    is written with every part (TEST.PART).
     """
 
     label = "DOTA"
@@ -31,16 +33,30 @@ class DOTA(Online):
     marker = "_"
     display_order = 82
     settings: ClassVar = [
-        Setting("EPSILON", 1e-4, "share of the identity in the covariance",
-                allowed=Range(above=0, most=1)),
+        Setting(
+            "EPSILON",
+            1e-4,
+            "share of the identity in the covariance",
+            allowed=Range(above=0, most=1),
+        ),
         Setting("SIGMA", 0.002, "initial variance", allowed=Range(above=0)),
-        Setting("ETA", 0.2, "greatest weight of the Gaussians; this and RHO are ImageNet's",
-                allowed=Range(least=0)),
+        Setting(
+            "ETA",
+            0.2,
+            "greatest weight of the Gaussians; this and RHO are ImageNet's",
+            allowed=Range(least=0),
+        ),
         Setting("RHO", 0.005, "weight per image", allowed=Range(least=0)),
-        Setting("VALUES", "given", "these; paper: published per data set, without a validation split",
-                allowed=VALUES, show=show_values),
-        Setting("VIEWS", "plain", "or confident, as published for ImageNet-A/V2/R/Sketch",
-                allowed=VIEWS),
+        Setting(
+            "VALUES",
+            "given",
+            "these; paper: published per data set, without a validation split",
+            allowed=VALUES,
+            show=show_values,
+        ),
+        Setting(
+            "VIEWS", "plain", "or confident, as published for ImageNet-A/V2/R/Sketch", allowed=VIEWS
+        ),
         SCALE_SETTING,
     ]
     per_set = ("ETA", "RHO", "EPSILON")

@@ -17,8 +17,8 @@ from .online import SCALE_SETTING, VALUES, VIEWS, Online, show_values
 from .registry import TRAINER_REGISTRY
 
 QUEUE = 3  # images per class
-# Entropy over log₂ K below which an image's text prototypes enter the mean: a natural logarithm over
-# log₂, as in the public code.
+# Entropy over log₂ K below which an image's text prototypes enter the mean: a natural logarithm
+# over log₂, as in the public code.
 CERTAIN = 0.1
 EPSILON = 1e-3  # AdamW's; 1e-8 changes probabilities by up to 0.97
 
@@ -29,10 +29,10 @@ class DPE(Online):
 
     (Zhang et al., DPE, NeurIPS 2024.)
 
-    G is the running mean of t over certain images, q the mean of the queued images of each class met
-    so far. The residuals r and u start at zero for every image and take one step on the entropy of
-    the output plus the alignment of w with t, which both reach r, as in the public code. That runs in
-    fp16 throughout; here everything is fp32.
+    G is the running mean of t over certain images, q the mean of the queued images of each class
+    met so far. The residuals r and u start at zero for every image and take one step on the entropy
+    of the output plus the alignment of w with t, which both reach r, as in the public code. That
+    runs in fp16 throughout; here everything is fp32.
     """
 
     label = "DPE"
@@ -138,7 +138,8 @@ class DPE(Online):
         return unit(self.text + r), unit(q + u)
 
     def with_images(self, logits: Tensor, x: Tensor, met: Tensor, image: Tensor) -> Tensor:
-        """Logits (K,) plus the similarities of x (d,) to the image prototypes of the classes met."""
+        """Logits (K,) plus the similarities of x (d,) to the image prototypes of the classes met.
+        """
         settings = self.method_settings
         near = settings.ALPHA * (-settings.BETA * (1 - image @ x)).exp()
         return logits.index_add(0, met, near)

@@ -40,20 +40,42 @@ class FPP(TPT):
     marker = "3"
     display_order = 45
     settings: ClassVar = [
-        Setting("STEPS", 1000, "of AdamW, once per class list", allowed=Range(least=1, text="at least 1")),
+        Setting(
+            "STEPS",
+            1000,
+            "of AdamW, once per class list",
+            allowed=Range(least=1, text="at least 1"),
+        ),
         Setting("LR", 0.01, "learning rate of the first step", allowed=Range(above=0)),
         Setting("LAST_LR", 0.0001, "learning rate at the end of a cosine", allowed=Range(least=0)),
-        Setting("START", "random", "initial context: random numbers; words: PROMPT.CTX_INIT",
-                allowed=OneOf(("random", "words"))),
-        Setting("DEVIATION", 0.141421, "standard deviation of these random numbers",
-                allowed=Range(above=0)),
-        Setting("NOISE", 0.0707105, "standard deviation of the noise on the context's tokens",
-                allowed=Range(least=0)),
-        Setting("OTHER_NOISE", 0.141421, "of the noise on all other tokens", allowed=Range(least=0)),
+        Setting(
+            "START",
+            "random",
+            "initial context: random numbers; words: PROMPT.CTX_INIT",
+            allowed=OneOf(("random", "words")),
+        ),
+        Setting(
+            "DEVIATION",
+            0.141421,
+            "standard deviation of these random numbers",
+            allowed=Range(above=0),
+        ),
+        Setting(
+            "NOISE",
+            0.0707105,
+            "standard deviation of the noise on the context's tokens",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "OTHER_NOISE", 0.141421, "of the noise on all other tokens", allowed=Range(least=0)
+        ),
         Setting("NOISES", 4, "noise samples per step", allowed=Range(least=1, text="at least 1")),
-        Setting("WEIGHT", 0.0,
-                "of robustness; 0 = 1 + 15/K; the public script uses 1.25 on shifted ImageNets",
-                allowed=Range(least=0)),
+        Setting(
+            "WEIGHT",
+            0.0,
+            "of robustness; 0 = 1 + 15/K; the public script uses 1.25 on shifted ImageNets",
+            allowed=Range(least=0),
+        ),
     ]
 
     @classmethod
@@ -61,9 +83,13 @@ class FPP(TPT):
         super().validate(cfg)
         require(cfg, cfg.TRAINER.COOP.CLASS_TOKEN_POSITION == "end", CLASS_TOKEN_POSITION,
                 "end: FPP's noise depends on token positions")
-        require(cfg, not cfg.MODEL.INIT_WEIGHTS, "MODEL.INIT_WEIGHTS",
-                "empty: FPP makes its own prompt; to start from a finished one, use another trainer, "
-                "such as TPT")
+        require(
+            cfg,
+            not cfg.MODEL.INIT_WEIGHTS,
+            "MODEL.INIT_WEIGHTS",
+            "empty: FPP makes its own prompt; to start from a finished one, use another trainer, "
+            "such as TPT",
+        )
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """With the pre-trained context; the hand-written prompt gives the zero-shot predictions."""

@@ -108,9 +108,14 @@ class Online(BaseTrainer):
         trained = float(clip.backbone.logit_scale.exp())
         scale = self.method_settings.SCALE
         if abs(scale / trained - 1) > 0.01:
-            logger.warning("%s multiplies cosines by %g, as published, but this backbone was trained "
-                           "with %.1f: TRAINER.%s.SCALE 0 uses that", self.label, scale, trained,
-                           branch_of(type(self).__name__))
+            logger.warning(
+                "%s multiplies cosines by %g, as published, but this backbone was trained "
+                "with %.1f: TRAINER.%s.SCALE 0 uses that",
+                self.label,
+                scale,
+                trained,
+                branch_of(type(self).__name__),
+            )
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

@@ -34,15 +34,30 @@ class OnZeta(BaseTrainer):
     marker = "8"
     display_order = 72
     settings: ClassVar = [
-        Setting("ALPHA", 1.0, "least share of every class, in units of 1/K; 0 = none",
-                allowed=Range(least=0)),
-        Setting("BETA", 0.4,
-                "weight of the vision label at the last image; 0.8 is published for ImageNet",
-                allowed=Range(least=0, most=1)),
-        Setting("TEMPERATURE", 0.01, "of the text label, as published; 0 = the backbone's own",
-                allowed=Range(least=0, text="0 (the backbone's) or above")),
-        Setting("IMAGES", 0, "n, images that will come; 0 = the run's, or those so far outside a run",
-                allowed=Range(least=0, text="0 (the run's) or a number of images")),
+        Setting(
+            "ALPHA",
+            1.0,
+            "least share of every class, in units of 1/K; 0 = none",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "BETA",
+            0.4,
+            "weight of the vision label at the last image; 0.8 is published for ImageNet",
+            allowed=Range(least=0, most=1),
+        ),
+        Setting(
+            "TEMPERATURE",
+            0.01,
+            "of the text label, as published; 0 = the backbone's own",
+            allowed=Range(least=0, text="0 (the backbone's) or above"),
+        ),
+        Setting(
+            "IMAGES",
+            0,
+            "n, images that will come; 0 = the run's, or those so far outside a run",
+            allowed=Range(least=0, text="0 (the run's) or a number of images"),
+        ),
     ]
     online = True
 

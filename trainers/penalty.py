@@ -19,7 +19,9 @@ RANGE_SETTING = Setting(
 
 
 class RangeMethod(TPT):
-    """TPT with a loss that knows the range of logits before tuning, that of the view that RANGE names."""
+    """TPT with a loss that knows the range of logits before tuning, that of the view that RANGE
+    names.
+    """
 
     def range(self, first: Tensor, plain: Tensor) -> tuple[Tensor, Tensor]:
         """The range of logits before tuning.

@@ -24,20 +24,41 @@ class SoC(TPT):
     marker = "o"
     display_order = 40
     settings: ClassVar = [
-        Setting("LAMBDA", 30.0, "λ; the paper uses 14 on ImageNet-A/V2/R/Sketch",
-                allowed=Range(least=0), show="λ {}"),
-        Setting("DELTA", 20.0, "margin δ, as a percentile of the normalised similarities",
-                allowed=Range(least=0, most=100, text="a percentile from 0 to 100"), show="δ at {} %"),
-        Setting("NORM", "minmax", "s̃: minmax (s−min)/(max−min), max s/max, shift s−min",
-                allowed=OneOf(("minmax", "max", "shift"))),
+        Setting(
+            "LAMBDA",
+            30.0,
+            "λ; the paper uses 14 on ImageNet-A/V2/R/Sketch",
+            allowed=Range(least=0),
+            show="λ {}",
+        ),
+        Setting(
+            "DELTA",
+            20.0,
+            "margin δ, as a percentile of the normalised similarities",
+            allowed=Range(least=0, most=100, text="a percentile from 0 to 100"),
+            show="δ at {} %",
+        ),
+        Setting(
+            "NORM",
+            "minmax",
+            "s̃: minmax (s−min)/(max−min), max s/max, shift s−min",
+            allowed=OneOf(("minmax", "max", "shift")),
+        ),
         # All but live are detached. live is the ratio with gradients flowing through it, which is
         # the printed formula taken literally.
-        Setting("SCALE", "inverse",
-                "w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1; live: ratio, not detached",
-                allowed=OneOf(("inverse", "ratio", "none", "live"))),
-        Setting("STATS", "detached",
-                "or flow: gradients flow through min and max; flow_delta: through δ too",
-                allowed=OneOf(("detached", "flow", "flow_delta"))),
+        Setting(
+            "SCALE",
+            "inverse",
+            "w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1; live: ratio, not "
+            "detached",
+            allowed=OneOf(("inverse", "ratio", "none", "live")),
+        ),
+        Setting(
+            "STATS",
+            "detached",
+            "or flow: gradients flow through min and max; flow_delta: through δ too",
+            allowed=OneOf(("detached", "flow", "flow_delta")),
+        ),
     ]
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:

@@ -47,7 +47,9 @@ class ShiftedText:
 
 @TRAINER_REGISTRY.register()
 class TPS(TPT):
-    """min over s of L_TPT with class features unit(T + s), s = 0 at first. (Sui et al., TPS, WACV 2025.)
+    """min over s of L_TPT with class features unit(T + s), s = 0 at first.
+
+    (Sui et al., TPS, WACV 2025.)
 
     The first step is s = −lr · g/(|g| + 1e-8) in closed form.
     """

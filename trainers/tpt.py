@@ -79,7 +79,9 @@ class TPT(BaseTrainer):
         return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
-        """The regulariser of text features (..., K, d), one number per episode; None if there is none."""
+        """The regulariser of text features (..., K, d), one number per episode; None if there is
+        none.
+        """
         return None
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
@@ -128,7 +130,8 @@ class TPT(BaseTrainer):
         """The next image (1, V, d) of a stream: it starts where the one before it ended."""
 
         def run(views: Tensor) -> Adapted:
-            # A copy of the moments: when memory runs out in the middle of an episode, it is run again.
+            # A copy of the moments: when memory runs out in the middle of an episode, it is run
+            # again.
             start, moments = self.continual.start_next()
             adapted = self.run_episodes(start, views, moments)
             self.continual.finish(adapted, moments)
@@ -185,7 +188,8 @@ class TPT(BaseTrainer):
         kept = views.take_along_dim(selected, dim=1)  # (B, n, d)
         first = logits.take_along_dim(selected, dim=1)  # (B, n, K)
         plain = logits[:, :1]  # (B, 1, K)
-        # AdamW works elementwise, so one optimizer on a batch of contexts is one optimizer per image.
+        # AdamW works elementwise, so one optimizer on a batch of contexts is one optimizer per
+        # image.
         optimizer = torch.optim.AdamW(
             [context], lr=self.cfg.OPTIM.LR, weight_decay=self.cfg.OPTIM.WEIGHT_DECAY)
         if moments is not None:
@@ -304,8 +308,9 @@ class Term:
         branch = branch_of(method.__name__)
         if "LAMBDA" not in cfg.TRAINER.get(branch, {}):
             raise ConfigError(
-                f"TRAINER.REGULARISERS cannot weight {method.__name__}: a penalty that other methods "
-                f"add needs its λ in TRAINER.{branch}.LAMBDA")
+                f"TRAINER.REGULARISERS cannot weight {method.__name__}: a penalty that other "
+                f"methods add needs its λ in TRAINER.{branch}.LAMBDA"
+            )
         settings = cfg.clone()
         settings.defrost()
         settings.TRAINER[branch].LAMBDA = weight
@@ -340,7 +345,9 @@ class Term:
 
 def is_regulariser(method: type | None) -> TypeGuard[type[TPT]]:
     """Whether a method is TPT plus a weighted penalty, which other methods can add."""
-    return isinstance(method, type) and issubclass(method, TPT) and method.penalty is not TPT.penalty
+    return (
+        isinstance(method, type) and issubclass(method, TPT) and method.penalty is not TPT.penalty
+    )
 
 
 def find_regulariser(name: str) -> type[TPT]:
@@ -352,5 +359,7 @@ def find_regulariser(name: str) -> type[TPT]:
     for other in TRAINER_REGISTRY:
         if is_regulariser(TRAINER_REGISTRY.get(other)):
             known.append(method_key(other))
-    raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is not a regulariser: use some of "
-                      f"{', '.join(known)}, each as name:weight")
+    raise ConfigError(
+        f"TRAINER.REGULARISERS names {name!r}, which is not a regulariser: use some of "
+        f"{', '.join(known)}, each as name:weight"
+    )

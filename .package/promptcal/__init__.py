@@ -3,7 +3,7 @@
     import promptcal as pc
 
     model = pc.load_clip("small")
-    print(pc.evaluate("SoC", model, "LandCover"))          # a whole run: accuracy, ECE, over-confidence
+    print(pc.evaluate("SoC", model, "LandCover"))            # a whole run
     pc.adapt("SoC", model, ["forest", "river"], "tile.png")  # one image
 """
 from importlib import import_module

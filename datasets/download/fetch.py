@@ -260,9 +260,11 @@ def verify(path: Path, checksum: str = "", name: str = "") -> None:
         if not text:
             raise FetchError(f"{path.name} is empty")
         if text.startswith(b"<"):
-            raise FetchError(f"{path.name} is a web page, not the file: the host's quota is used up "
-                             f"or it requires a login; try again tomorrow or download it with a "
-                             f"browser")
+            raise FetchError(
+                f"{path.name} is a web page, not the file: the host's quota is used up "
+                f"or it requires a login; try again tomorrow or download it with a "
+                f"browser"
+            )
         if checksum:
             kind, _, expected = checksum.partition(":")
             file.seek(0)
@@ -307,8 +309,10 @@ def load_part(url: str, part: Path, limit: int) -> bool:
         if response.status == HTTPStatus.OK:
             have = 0
         elif response.status != HTTPStatus.PARTIAL_CONTENT or not have:
-            raise FetchError(f"the host answered with HTTP {response.status} {response.reason}, not "
-                             f"with the file")
+            raise FetchError(
+                f"the host answered with HTTP {response.status} {response.reason}, not "
+                f"with the file"
+            )
         total = None  # bytes of the file, which a host need not say
         if response.length is not None:
             total = have + response.length
@@ -363,8 +367,10 @@ def save(
             if seconds < WINDOW:
                 continue
             if window_bytes < SLOWEST * seconds:
-                raise FetchError(f"the host sends {window_bytes / seconds:.0f} bytes per second, which "
-                                 f"is too slow; run again to continue")
+                raise FetchError(
+                    f"the host sends {window_bytes / seconds:.0f} bytes per second, which "
+                    f"is too slow; run again to continue"
+                )
             window_began = time.monotonic()
             window_bytes = 0
     if total is not None and have < total:
@@ -375,5 +381,7 @@ def save(
 def check_limit(size: int, limit: int, part: Path) -> None:
     if size > limit:
         part.unlink(missing_ok=True)
-        raise FetchError(f"the host sends {size:,} bytes or more for {part.stem}, far too many: the "
-                         f"file has less than {limit:,}")
+        raise FetchError(
+            f"the host sends {size:,} bytes or more for {part.stem}, far too many: the "
+            f"file has less than {limit:,}"
+        )

@@ -75,8 +75,11 @@ def download_coop(root: Path, mirror: str = "") -> bool:
                      error, COOP_PROMPTS.link, target)
         return False
     state = "ready" if missing else "already there"
-    logger.info("coop: %s in %s: give a prompt such as model.pth.tar-50 there as MODEL.INIT_WEIGHTS",
-                state, target)
+    logger.info(
+        "coop: %s in %s: give a prompt such as model.pth.tar-50 there as MODEL.INIT_WEIGHTS",
+        state,
+        target,
+    )
     return True
 
 
@@ -110,8 +113,10 @@ def working(root: Path) -> Iterator[Path]:
                 with suppress(OSError):  # it stays if it holds a partial download
                     work.rmdir()
     except OSError as error:
-        raise DataError(f"cannot write to {root}: {error.strerror}; fix this and run again: finished "
-                        f"downloads are kept") from error
+        raise DataError(
+            f"cannot write to {root}: {error.strerror}; fix this and run again: finished "
+            f"downloads are kept"
+        ) from error
 
 
 def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
@@ -230,8 +235,10 @@ def manual_steps(cls: type[FileDataset], root: Path) -> str:
     if archives:
         lines.append(f"  Or put those files, unchanged, into one folder: {command} --mirror FOLDER")
     if archives and cls.parquet_copy:
-        lines.append(f"  Or from a copy in parquet files: hf download {cls.parquet_copy} --repo-type "
-                     f"dataset --local-dir FOLDER, then {command} --mirror FOLDER")
+        lines.append(
+            f"  Or from a copy in parquet files: hf download {cls.parquet_copy} --repo-type "
+            f"dataset --local-dir FOLDER, then {command} --mirror FOLDER"
+        )
     lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}"
                  f"{cls.plugin_flag()}")
     return "\n".join(lines)

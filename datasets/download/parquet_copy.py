@@ -107,10 +107,12 @@ def compare_counts(split: str, copied: Counter[str], published: Counter[str], fo
         if copied[name] != published[name]:
             differences.append(f"'{name}' {copied[name]} and {published[name]}")
     if differences:
-        raise DataError(f"{folder} is not the published set: it has {copied.total():,} {split} "
-                        f"images, the split file {published.total():,}; images by class there and in "
-                        f"the split file: {first_five(differences)}; read it with "
-                        f"--dataset-config-file parquet instead")
+        raise DataError(
+            f"{folder} is not the published set: it has {copied.total():,} {split} "
+            f"images, the split file {published.total():,}; images by class there and in "
+            f"the split file: {first_five(differences)}; read it with "
+            f"--dataset-config-file parquet instead"
+        )
 
 
 def match_split(
@@ -130,8 +132,10 @@ def match_split(
     if len(paths) == len(items) and len({path for _, path in paths}) == len(items):
         return paths
 
-    logger.info("the copy has no file names: images of a class get the names of its images in their "
-                "order, so few-shot samples are not CoOp's")
+    logger.info(
+        "the copy has no file names: images of a class get the names of its images in their "
+        "order, so few-shot samples are not CoOp's"
+    )
     waiting = defaultdict(list)
     for path, _, name in reversed(published):
         waiting[name].append(path)

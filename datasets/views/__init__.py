@@ -7,7 +7,8 @@ import PIL
 
 # The name goes with every result and every cached view feature. It changes whenever views do.
 PIPELINE = "views-1"  # the compiled kernels
-FALLBACK = "pillow"  # where numba does not work, with Pillow's version: its mixed views differ in their last bits
+# Where numba does not work, with Pillow's version: its mixed views differ in their last bits
+FALLBACK = "pillow"
 PUBLIC = {"ViewMaker": ".maker", "make_views": ".maker"}
 
 __all__ = ["FALLBACK", "PIPELINE", "pipeline", *PUBLIC]

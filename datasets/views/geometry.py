@@ -12,7 +12,10 @@ ATTEMPTS = 10  # draws of a crop that fits, before the largest central one is ta
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """What the views of an image are. Draws depend on (seed, index) alone, never on order or thread."""
+    """What the views of an image are.
+
+    Draws depend on (seed, index) alone, never on order or thread.
+    """
 
     num_views: int  # per image, the plain one included
     size: int  # pixels per side
@@ -34,14 +37,20 @@ class ViewSpec:
         return width, height, round((width - self.size) / 2), round((height - self.size) / 2)
 
 
-def draw_crops(size: tuple[int, int], count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes (count, 4) as left, top, width, height, and flips (count,), distributed as torchvision's
-    RandomResizedCrop and RandomHorizontalFlip(0.5) draw them, all at once."""
+def draw_crops(
+    size: tuple[int, int], count: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes (count, 4) as left, top, width, height, and flips (count,), distributed as
+    torchvision's RandomResizedCrop and RandomHorizontalFlip(0.5) draw them, all at once.
+    """
     width, height = size
     area = width * height * rng.uniform(*SCALE, (count, ATTEMPTS))
     lowest, highest = np.log(RATIO)
     ratio = np.exp(rng.uniform(lowest, highest, (count, ATTEMPTS)))
-    widths, heights = np.sqrt(area * ratio).round().astype(int), np.sqrt(area / ratio).round().astype(int)
+    widths, heights = (
+        np.sqrt(area * ratio).round().astype(int),
+        np.sqrt(area / ratio).round().astype(int),
+    )
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     first, row = fits.argmax(axis=1), np.arange(count)
     corner = rng.random((count, 2))
@@ -50,7 +59,11 @@ def draw_crops(size: tuple[int, int], count: int, rng: np.random.Generator) -> t
     # Images so long that no crop fits: the largest central box whose ratio is allowed.
     limit = min(max(width / height, RATIO[0]), RATIO[1])
     is_tall = width / height < limit
-    central = (width, max(round(width / limit), 1)) if is_tall else (max(round(height * limit), 1), height)
+    central = (
+        (width, max(round(width / limit), 1))
+        if is_tall
+        else (max(round(height * limit), 1), height)
+    )
     found = fits[row, first]
     w = np.where(found, widths[row, first], central[0])
     h = np.where(found, heights[row, first], central[1])

@@ -1,4 +1,7 @@
-"""Opens image files of any mode as 8-bit RGB. Programs, devices and decompression bombs are refused."""
+"""Opens image files of any mode as 8-bit RGB.
+
+Programs, devices and decompression bombs are refused.
+"""
 from __future__ import annotations
 
 import io
@@ -18,8 +21,8 @@ from ..utils.errors import DataError, one_line
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
-# Pillow goes by content, not by name. Some of its formats start programs (EPS: Ghostscript) or have decoders that are
-# little used. These are plain raster formats.
+# Pillow goes by content, not by name. Some of its formats start programs (EPS: Ghostscript) or have
+# decoders that are little used. These are plain raster formats.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 MOST_PIXELS = 89_478_485  # beyond which Pillow warns; three bytes each, and some copies
 
@@ -36,7 +39,9 @@ class BadImageError(DataError):
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """The image at `path` as RGB: without its EXIF orientation, as in CLIP's code; the first frame of an animation."""
+    """The image at `path` as RGB: without its EXIF orientation, as in CLIP's code; the first frame
+    of an animation.
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path may be text
             raise BadImageError("it is not a regular file")
@@ -47,7 +52,9 @@ def open_image(path: str | Path) -> Image.Image:
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
-    """The image with the content of a file in memory, as `open_image` reads it; `name` is for messages."""
+    """The image with the content of a file in memory, as `open_image` reads it; `name` is for
+    messages.
+    """
     try:
         return decode(io.BytesIO(content), name)
     except Exception as error:
@@ -57,15 +64,18 @@ def decode_image(content: bytes, name: str) -> Image.Image:
 def decode(file: BinaryIO, name: str | Path) -> Image.Image:
     with Image.open(file, formats=FORMATS) as image:
         if image.width * image.height > MOST_PIXELS:
-            raise BadImageError(f"it has {image.width:,} × {image.height:,} pixels, more than {MOST_PIXELS:,} "
-                                f"in all: make it smaller")
+            raise BadImageError(
+                f"it has {image.width:,} × {image.height:,} pixels, more than {MOST_PIXELS:,} "
+                f"in all: make it smaller"
+            )
         return to_rgb(image, name)
 
 
 def reason(error: Exception) -> str:
     """What is wrong with a file, without its name."""
     if isinstance(error, UnidentifiedImageError):
-        return f"it is empty or damaged, or it is not a {', '.join(FORMATS)} image: convert it to JPEG or PNG"
+        formats = ", ".join(FORMATS)
+        return f"it is empty or damaged, or it is not a {formats} image: convert it to JPEG or PNG"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MOST_PIXELS:,} pixels: make it smaller"
     if isinstance(error, OSError) and error.strerror:
@@ -83,9 +93,13 @@ def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
 
 
 def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
-    """Grey of more than eight bits as a viewer shows it, uint8 (H, W). White is the greatest value of the file's bit
-    depth, or 1 for floating point. Plain conversion would clip nearly every pixel to white."""
-    tags = getattr(image, "tag_v2", {})  # of a TIFF; other kinds have 16 bits when they have more than 8
+    """Grey of more than eight bits as a viewer shows it, uint8 (H, W).
+
+    White is the greatest value of the file's bit depth, or 1 for floating point. Plain conversion
+    would clip nearly every pixel to white.
+    """
+    # Of a TIFF; other kinds have 16 bits when they have more than 8
+    tags = getattr(image, "tag_v2", {})
     bits, is_signed = tags.get(258, (16,))[0], tags.get(339, (1,))[0] == 2
     values = np.asarray(image)
     if image.mode == "F":
@@ -101,8 +115,13 @@ def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
     brightest = float(values.max(initial=0))
     if (brightest > white or 0 < brightest <= white / 256) and not warned.is_set():
         warned.set()
-        logger.warning("%s: pixels up to %g where %g is white: it shows as nearly white or black (others like it are "
-                       "not reported)", path, brightest, white)
+        logger.warning(
+            "%s: pixels up to %g where %g is white: it shows as nearly white or black (others like "
+            "it are not reported)",
+            path,
+            brightest,
+            white,
+        )
     return (shown * 255).round().astype(np.uint8)
 
 

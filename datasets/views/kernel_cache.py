@@ -1,7 +1,10 @@
-"""The compiled kernels. Compiling takes about 20 seconds, so the result is kept on disk for later processes.
+"""The compiled kernels.
 
-numba's own cache trusts its files: a damaged one changes pixels or ends the process. Here a file is only loaded if
-nobody but this user can write to it and its SHA-256 is right. Otherwise kernels are compiled again.
+Compiling takes about 20 seconds, so the result is kept on disk for later processes.
+
+numba's own cache trusts its files: a damaged one changes pixels or ends the process. Here a file is
+only loaded if nobody but this user can write to it and its SHA-256 is right. Otherwise kernels are
+compiled again.
 """
 from __future__ import annotations
 
@@ -24,10 +27,15 @@ from ..utils.files import open_regular, write_atomically
 logger = logging.getLogger(__name__)
 
 DIGEST = hashlib.sha256().digest_size
-# A fork waits until compiling has finished: the child would inherit numba's locks, held by a thread that it lacks.
+# A fork waits until compiling has finished: the child would inherit numba's locks, held by a thread
+# that it lacks.
 compiling = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=compiling.acquire, after_in_parent=compiling.release, after_in_child=compiling.release)
+    os.register_at_fork(
+        before=compiling.acquire,
+        after_in_parent=compiling.release,
+        after_in_child=compiling.release,
+    )
 
 
 @cache
@@ -35,8 +43,13 @@ def numba_works() -> bool:
     """Whether numba can be imported; a warning if not."""
     try:
         import numba  # noqa: F401 - takes half a second, and may fail
-    except Exception as error:  # it refuses some versions of numpy, and llvmlite some systems, each in its own way
-        logger.warning("numba does not work here (%s): Pillow makes the views, which takes ten times as long", error)
+    except (
+        Exception
+    ) as error:  # it refuses some versions of numpy, and llvmlite some systems, each in its own way
+        logger.warning(
+            "numba does not work here (%s): Pillow makes the views, which takes ten times as long",
+            error,
+        )
         return False
     return True
 
@@ -75,7 +88,9 @@ def load_or_compile() -> Callable[..., None]:
 
 
 def read_verified(path: Path) -> bytes | None:
-    """A file's content after its digest; None if it is absent, damaged, or somebody else can write to it."""
+    """A file's content after its digest; None if it is absent, damaged, or somebody else can write
+    to it.
+    """
     try:
         with open_regular(path) as file:
             status, content = os.fstat(file.fileno()), file.read()

@@ -1,12 +1,13 @@
-"""All views of an image in one compiled call that does not hold the GIL: Pillow's arithmetic, bit for bit.
+"""All views of an image in one compiled call that does not hold the GIL: Pillow's arithmetic, bit
+for bit.
 
-Pillow resizes one axis after the other. In each pass a pixel is a weighted sum of input pixels, with weights of 22
-fractional bits, rounded to 8 bits. Shears and rotations are bilinear, computed in float64 and truncated. AugMix's
-operations on levels are tables of 256.
+Pillow resizes one axis after the other. In each pass a pixel is a weighted sum of input pixels,
+with weights of 22 fractional bits, rounded to 8 bits. Shears and rotations are bilinear, computed
+in float64 and truncated. AugMix's operations on levels are tables of 256.
 
-All kernels are in this file because the key of the compiled code on disk is a hash of this file alone. Slice
-assignments take long to compile, so loops are written out. `np.int64(0)` instead of `0` as an argument avoids that
-numba compiles a function twice.
+All kernels are in this file because the key of the compiled code on disk is a hash of this file
+alone. Slice assignments take long to compile, so loops are written out. `np.int64(0)` instead of
+`0` as an argument avoids that numba compiles a function twice.
 """
 from __future__ import annotations
 
@@ -23,17 +24,31 @@ BITS = 22  # of the fraction of a resizing weight
 HALF, BLACK, WHITE = np.int32(1 << BITS - 1), np.int32(0), np.int32(LEVELS - 1)
 STEP = 32  # pixels that one step of a vectorised loop takes; lines are padded to whole steps
 
-# AugMix at severity 1 (Hendrycks et al., ICLR 2020): m·x + (1 − m)·Σᵢ wᵢ·chainᵢ(x), w ~ Dirichlet(1, 1, 1),
-# m ~ Beta(1, 1), each chain of one to three operations.
+# AugMix at severity 1 (Hendrycks et al., ICLR 2020): m·x + (1 − m)·Σᵢ wᵢ·chainᵢ(x), w ~
+# Dirichlet(1, 1, 1), m ~ Beta(1, 1), each chain of one to three operations.
 CHAINS, LONGEST_CHAIN = 3, 3
-LOWEST_LEVEL, SEVERITY = 0.1, 1.0  # an operation's strength is drawn between these, on a scale that ends at 10
-AUTOCONTRAST, EQUALIZE, POSTERIZE, ROTATE, SOLARIZE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(9)
+# An operation's strength is drawn between these, on a scale that ends at 10
+LOWEST_LEVEL, SEVERITY = 0.1, 1.0
+AUTOCONTRAST, EQUALIZE, POSTERIZE, ROTATE, SOLARIZE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = (
+    range(9)
+)
 KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # of these operations
 CHANGES_LEVELS, TRANSLATES, WARPS = 1, 2, 3  # a warp is a shear or rotation
-# Chains by the kinds of their operations, in the order in which they are added: float32 sums depend on the order.
+# Chains by the kinds of their operations, in the order in which they are added: float32 sums depend
+# on the order.
 SUM_ORDER = (
-    (1, 11, 111), (2, 22, 12, 222, 122, 112), (3, 23, 32, 13, 223, 232, 322, 123, 132, 113), (21, 221, 211, 121),
-    (31, 231, 311, 131), (212,), (312,), (213,), (33, 233, 323, 332, 313, 133), (321,), (331,), (333,),
+    (1, 11, 111),
+    (2, 22, 12, 222, 122, 112),
+    (3, 23, 32, 13, 223, 232, 322, 123, 132, 113),
+    (21, 221, 211, 121),
+    (31, 231, 311, 131),
+    (212,),
+    (312,),
+    (213,),
+    (33, 233, 323, 332, 313, 133),
+    (321,),
+    (331,),
+    (333,),
 )
 PLACES = np.zeros(334, np.int64)  # in SUM_ORDER; 0 for chains that move no pixel
 for place, kinds in enumerate(SUM_ORDER):
@@ -53,15 +68,23 @@ Matrix = tuple[float, float, float, float, float, float]
 
 
 def make_views(
-    picture: np.ndarray, boxes: np.ndarray, flips: np.ndarray, bicubic: bool, rng: np.random.Generator,
-    crops: np.ndarray, mixed: np.ndarray,
+    picture: np.ndarray,
+    boxes: np.ndarray,
+    flips: np.ndarray,
+    bicubic: bool,
+    rng: np.random.Generator,
+    crops: np.ndarray,
+    mixed: np.ndarray,
 ) -> None:
-    """Writes a view of each box of an image (H, W, 3), uint8. The first is the plain view: AugMix does not change it,
-    and it may be `bicubic`. Compiled with SIGNATURE by `kernel_cache`.
+    """Writes a view of each box of an image (H, W, 3), uint8.
 
-    Without AugMix `mixed` is empty and views go to `crops`, uint8 (n, 3, S, S). With AugMix they go to `mixed`, float32
-    (n, 3, S, S), and `crops` is scratch memory (3, 3, S, S). `boxes` (n, 8) are left, top, width, height, the width and
-    height to which that is resized, and the first column and row of the result that are shown.
+    The first is the plain view: AugMix does not change it, and it may be `bicubic`. Compiled with
+    SIGNATURE by `kernel_cache`.
+
+    Without AugMix `mixed` is empty and views go to `crops`, uint8 (n, 3, S, S). With AugMix they go
+    to `mixed`, float32 (n, 3, S, S), and `crops` is scratch memory (3, 3, S, S). `boxes` (n, 8) are
+    left, top, width, height, the width and height to which that is resized, and the first column
+    and row of the result that are shown.
     """
     height, num_rows_first = picture.shape[0], 0
     for n in range(len(boxes)):
@@ -69,7 +92,14 @@ def make_views(
     columns = transposed_planes(picture[: height if num_rows_first < len(boxes) else 0])
     rows = transposed_planes(picture[: height if num_rows_first else 0].transpose(1, 0, 2))
     for n in range(len(boxes)):
-        resize(rows, columns, boxes[n], flips[n], bicubic and n == 0, crops[n if len(mixed) == 0 else 0])
+        resize(
+            rows,
+            columns,
+            boxes[n],
+            flips[n],
+            bicubic and n == 0,
+            crops[n if len(mixed) == 0 else 0],
+        )
         if len(mixed) and n == 0:
             write_weighted(crops[0], np.float32(1), mixed[0])
         elif len(mixed):
@@ -81,7 +111,10 @@ def make_views(
 
 @njit
 def is_rows_first(box: np.ndarray) -> bool:
-    """Whether Pillow, since version 13, resizes the vertical axis first. The order changes some pixels by one level."""
+    """Whether Pillow, since version 13, resizes the vertical axis first.
+
+    The order changes some pixels by one level.
+    """
     shrink = box[3] - box[5]
     return shrink > 0 and shrink > 2 * (box[2] - box[4])
 
@@ -101,26 +134,56 @@ def transposed_planes(picture: np.ndarray) -> np.ndarray:
 
 
 @njit
-def resize(rows: np.ndarray, columns: np.ndarray, box: np.ndarray, flip: bool, bicubic: bool, out: np.ndarray) -> None:
+def resize(
+    rows: np.ndarray,
+    columns: np.ndarray,
+    box: np.ndarray,
+    flip: bool,
+    bicubic: bool,
+    out: np.ndarray,
+) -> None:
     """Writes the view of a box (see `make_views`) to `out`, uint8 (3, S, S)."""
     size = out.shape[-1]
     left, top, width, height, full_width, full_height, first_x, first_y = box
     x_starts, x_weights = filter_weights(width, full_width, first_x, size, flip, bicubic)
-    y_starts, y_weights = filter_weights(height, full_height, first_y, size, np.bool_(False), bicubic)
+    y_starts, y_weights = filter_weights(
+        height, full_height, first_y, size, np.bool_(False), bicubic
+    )
     block = np.empty((4, max(width, height, size) + STEP), np.uint8)
     sums = np.empty(block.shape[1], np.int32)
     fours = -(-size // 4) + STEP // 4
-    half, turned = np.empty((max(width, height), fours), np.uint32), np.empty((size, fours), np.uint32)
+    half, turned = (
+        np.empty((max(width, height), fours), np.uint32),
+        np.empty((size, fours), np.uint32),
+    )
     for colour in range(COLOURS):
         if is_rows_first(box):
-            weigh_transposed(rows[colour, top : top + height], left, y_starts, y_weights, block, sums, half[:width])
-            weigh_transposed(half[:width].view(np.uint8), np.int64(0), x_starts, x_weights, block, sums, turned)
+            weigh_transposed(
+                rows[colour, top : top + height],
+                left,
+                y_starts,
+                y_weights,
+                block,
+                sums,
+                half[:width],
+            )
+            weigh_transposed(
+                half[:width].view(np.uint8), np.int64(0), x_starts, x_weights, block, sums, turned
+            )
             levels = turned.view(np.uint8)
             for y in range(size):
                 for x in range(size):
                     out[colour, y, x] = levels[y, x]
         else:
-            weigh_transposed(columns[colour, left : left + width], top, x_starts, x_weights, block, sums, half[:height])
+            weigh_transposed(
+                columns[colour, left : left + width],
+                top,
+                x_starts,
+                x_weights,
+                block,
+                sums,
+                half[:height],
+            )
             lines = half[:height].view(np.uint8)
             for y in range(size):
                 weigh(lines, np.int64(0), y_starts[y], y_weights[y], sums, out[colour, y])
@@ -130,9 +193,10 @@ def resize(rows: np.ndarray, columns: np.ndarray, box: np.ndarray, flip: bool, b
 def filter_weights(
     length: int, full: int, first: int, size: int, flip: bool, bicubic: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of an axis that is resized from `length` to `full`, for the `size` output pixels from `first` on: the first input
-    pixel of each (size,), and the weights of it and those that follow (size, taps), two taps or a multiple of four.
-    Shrinking widens the filter (antialiasing)."""
+    """Of an axis that is resized from `length` to `full`, for the `size` output pixels from `first`
+    on: the first input pixel of each (size,), and the weights of it and those that follow (size,
+    taps), two taps or a multiple of four. Shrinking widens the filter (antialiasing).
+    """
     scale = length / full
     stretch = max(scale, 1.0)
     reach = (2.0 if bicubic else 1.0) * stretch
@@ -165,11 +229,17 @@ def filter_weights(
 
 @njit
 def weigh_transposed(
-    lines: np.ndarray, begin: int, starts: np.ndarray, weights: np.ndarray, block: np.ndarray, sums: np.ndarray,
+    lines: np.ndarray,
+    begin: int,
+    starts: np.ndarray,
+    weights: np.ndarray,
+    block: np.ndarray,
+    sums: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Weighted sums of lines, from their pixel `begin` on, as columns of `out`, uint32 (pixels, S / 4): bytes are
-    transposed four at a time, little-endian."""
+    """Weighted sums of lines, from their pixel `begin` on, as columns of `out`, uint32 (pixels, S /
+    4): bytes are transposed four at a time, little-endian.
+    """
     size, padded = len(starts), -(-len(out) // STEP) * STEP
     fours = sums.view(np.uint32)
     for column in range(-(-size // 4)):
@@ -177,19 +247,37 @@ def weigh_transposed(
             place = min(4 * column + j, size - 1)
             weigh(lines, begin, starts[place], weights[place], sums, block[j, :padded])
         for i in range(padded):
-            fours[i] = (np.uint32(block[0, i]) | np.uint32(block[1, i]) << np.uint32(8)
-                        | np.uint32(block[2, i]) << np.uint32(16) | np.uint32(block[3, i]) << np.uint32(24))
+            fours[i] = (
+                np.uint32(block[0, i])
+                | np.uint32(block[1, i]) << np.uint32(8)
+                | np.uint32(block[2, i]) << np.uint32(16)
+                | np.uint32(block[3, i]) << np.uint32(24)
+            )
         for i in range(len(out)):  # in a loop of its own, so that the one above is vectorised
             out[i, column] = fours[i]
 
 
 @njit(forceinline=True)
-def weigh(lines: np.ndarray, begin: int, start: int, weights: np.ndarray, sums: np.ndarray, out: np.ndarray) -> None:
-    """The weighted sum of lines from `start` on: of two or four, or four at a time. Beyond the last line weights are
-    0."""
+def weigh(
+    lines: np.ndarray,
+    begin: int,
+    start: int,
+    weights: np.ndarray,
+    sums: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """The weighted sum of lines from `start` on: of two or four, or four at a time.
+
+    Beyond the last line weights are 0.
+    """
     taps, last = len(weights), len(lines) - 1
     if taps == 2:
-        v, w, a, b = weights[0], weights[1], lines[start, begin:], lines[min(start + 1, last), begin:]
+        v, w, a, b = (
+            weights[0],
+            weights[1],
+            lines[start, begin:],
+            lines[min(start + 1, last), begin:],
+        )
         for i in range(len(out)):
             out[i] = rounded(np.int32(HALF + v * np.int32(a[i]) + w * np.int32(b[i])))
         return
@@ -202,11 +290,23 @@ def weigh(lines: np.ndarray, begin: int, start: int, weights: np.ndarray, sums: 
         c, d = lines[min(start + k + 2, last), begin:], lines[min(start + k + 3, last), begin:]
         if taps == 4:
             for i in range(len(out)):
-                out[i] = rounded(np.int32(HALF + v * np.int32(a[i]) + w * np.int32(b[i]) + x * np.int32(c[i])
-                                          + y * np.int32(d[i])))
+                out[i] = rounded(
+                    np.int32(
+                        HALF
+                        + v * np.int32(a[i])
+                        + w * np.int32(b[i])
+                        + x * np.int32(c[i])
+                        + y * np.int32(d[i])
+                    )
+                )
         else:
             for i in range(len(out)):
-                sums[i] += v * np.int32(a[i]) + w * np.int32(b[i]) + x * np.int32(c[i]) + y * np.int32(d[i])
+                sums[i] += (
+                    v * np.int32(a[i])
+                    + w * np.int32(b[i])
+                    + x * np.int32(c[i])
+                    + y * np.int32(d[i])
+                )
     if taps > 4:
         for i in range(len(out)):
             out[i] = rounded(sums[i])
@@ -222,10 +322,12 @@ def rounded(total: np.int32) -> np.int32:
 
 @njit
 def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
-    """Writes AugMix of the view pixels[0] to `out`, float32 (3, S, S), not rounded. `pixels` (3, 3, S, S) has room for
-    two more images.
+    """Writes AugMix of the view pixels[0] to `out`, float32 (3, S, S), not rounded.
 
-    The view itself and chains that only change levels are one table. The other chains are added one by one.
+    `pixels` (3, 3, S, S) has room for two more images.
+
+    The view itself and chains that only change levels are one table. The other chains are added one
+    by one.
     """
     keep, weights, lengths, places, operations, values = draw_mix(rng, out.shape[-1])
     counts = np.zeros((COLOURS, LEVELS), np.int64)  # the view's histogram, computed on first use
@@ -240,10 +342,20 @@ def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
     for chain in range(CHAINS):
         if lengths[chain] and places[chain] == 0:
             is_changed = True
-            level_table(pixels[0], operations[chain], values[chain], np.int64(0), lengths[chain], counts, table)
+            level_table(
+                pixels[0],
+                operations[chain],
+                values[chain],
+                np.int64(0),
+                lengths[chain],
+                counts,
+                table,
+            )
             for colour in range(COLOURS):
                 for level in range(LEVELS):
-                    levels[colour, level] += np.float32(weights[chain]) * np.float32(table[colour, level])
+                    levels[colour, level] += np.float32(weights[chain]) * np.float32(
+                        table[colour, level]
+                    )
     if is_changed:
         look_up(pixels[0], levels, out)
     else:
@@ -251,17 +363,35 @@ def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
     for place in range(1, len(SUM_ORDER)):
         for chain in range(CHAINS):
             if places[chain] == place:
-                add_chain(pixels, operations[chain], values[chain], lengths[chain], weights[chain], counts, table, out)
+                add_chain(
+                    pixels,
+                    operations[chain],
+                    values[chain],
+                    lengths[chain],
+                    weights[chain],
+                    counts,
+                    table,
+                    out,
+                )
 
 
 @njit
 def draw_mix(
     rng: np.random.Generator, size: int,
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The view's own weight, the chains' weights, lengths and places in SUM_ORDER (3,), their operations (3, 3) and
-    these operations' parameters. Operations without effect, such as a rotation by 0 degrees, are left out."""
-    weights, lengths, places = np.empty(CHAINS), np.zeros(CHAINS, np.int64), np.zeros(CHAINS, np.int64)
-    operations, values = np.zeros((CHAINS, LONGEST_CHAIN), np.int64), np.zeros((CHAINS, LONGEST_CHAIN))
+    """The view's own weight, the chains' weights, lengths and places in SUM_ORDER (3,), their
+    operations (3, 3) and these operations' parameters. Operations without effect, such as a
+    rotation by 0 degrees, are left out.
+    """
+    weights, lengths, places = (
+        np.empty(CHAINS),
+        np.zeros(CHAINS, np.int64),
+        np.zeros(CHAINS, np.int64),
+    )
+    operations, values = (
+        np.zeros((CHAINS, LONGEST_CHAIN), np.int64),
+        np.zeros((CHAINS, LONGEST_CHAIN)),
+    )
     total = 0.0
     for chain in range(CHAINS):  # Dirichlet(1, 1, 1) as numpy draws it
         weights[chain] = rng.standard_gamma(1.0)
@@ -294,8 +424,14 @@ def draw_mix(
 
 @njit
 def add_chain(
-    pixels: np.ndarray, operations: np.ndarray, values: np.ndarray, length: int, weight: float, counts: np.ndarray,
-    table: np.ndarray, out: np.ndarray,
+    pixels: np.ndarray,
+    operations: np.ndarray,
+    values: np.ndarray,
+    length: int,
+    weight: float,
+    counts: np.ndarray,
+    table: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     """Adds a chain's weight times what it makes of the view pixels[0]."""
     now, i = 0, np.int64(0)  # the current image in `pixels`, the next operation
@@ -318,16 +454,25 @@ def add_chain(
     add_weighted(pixels[now], np.float32(weight), out)
 
 
-# Operations on levels: a table for each colour. Tables compose exactly, and so do histograms and tables.
+# Operations on levels: a table for each colour. Tables compose exactly, and so do histograms and
+# tables.
 
 
 @njit
 def level_table(
-    image: np.ndarray, operations: np.ndarray, values: np.ndarray, begin: int, end: int, counts: np.ndarray,
+    image: np.ndarray,
+    operations: np.ndarray,
+    values: np.ndarray,
+    begin: int,
+    end: int,
+    counts: np.ndarray,
     table: np.ndarray,
 ) -> None:
-    """Writes the table (3, 256) of the operations from `begin` to `end`. `counts` (3, 256) is the image's histogram, or
-    zeros, and then it is computed where it is needed."""
+    """Writes the table (3, 256) of the operations from `begin` to `end`.
+
+    `counts` (3, 256) is the image's histogram, or zeros, and then it is computed where it is
+    needed.
+    """
     changed = np.empty(LEVELS, np.int64)  # histogram after the table
     for i in range(begin, end):
         operation = operations[i]
@@ -357,7 +502,9 @@ def level_table(
                     levels[level] = levels[level] & mask
             else:
                 for level in range(LEVELS):
-                    levels[level] = levels[level] if levels[level] < values[i] else 255 - levels[level]
+                    levels[level] = (
+                        levels[level] if levels[level] < values[i] else 255 - levels[level]
+                    )
 
 
 @njit
@@ -372,8 +519,11 @@ def extremes(counts: np.ndarray) -> tuple[int, int]:
 
 @njit
 def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
-    """The histogram of an image, added to `counts` (3, 256). Four neighbours, which are often equal, have counters of
-    their own: to increment one counter again takes longer."""
+    """The histogram of an image, added to `counts` (3, 256).
+
+    Four neighbours, which are often equal, have counters of their own: to increment one counter
+    again takes longer.
+    """
     for colour in range(COLOURS):
         some, flat = np.zeros((4, LEVELS), np.int32), image[colour].reshape(-1)
         whole = len(flat) // 4 * 4
@@ -385,7 +535,9 @@ def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
         for i in range(whole, len(flat)):
             some[0, flat[i]] += 1
         for level in range(LEVELS):
-            counts[colour, level] += some[0, level] + some[1, level] + some[2, level] + some[3, level]
+            counts[colour, level] += (
+                some[0, level] + some[1, level] + some[2, level] + some[3, level]
+            )
 
 
 @njit
@@ -453,17 +605,27 @@ def matrix(operation: int, value: float, size: int) -> Matrix:
         return 1.0, 0.0, 0.0, value, 1.0, 0.0
     centre = size / 2
     cos, sin = ROTATIONS[int(value) + MOST_DEGREES]
-    return cos, sin, cos * -centre + sin * -centre + centre, -sin, cos, -sin * -centre + cos * -centre + centre
+    return (
+        cos,
+        sin,
+        cos * -centre + sin * -centre + centre,
+        -sin,
+        cos,
+        -sin * -centre + cos * -centre + centre,
+    )
 
 
 @njit
 def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
-    """Writes an image (3, S, S), uint8, with its pixels moved by a matrix, black where no pixel of the image lands."""
+    """Writes an image (3, S, S), uint8, with its pixels moved by a matrix, black where no pixel of
+    the image lands.
+    """
     size, wide = image.shape[-1], image.shape[-1] + 2
     padded = replicated(image).reshape((COLOURS, wide * wide))
     a, b, c, d, e, f = by
     is_shear_x, is_shear_y = d == 0 and e == 1 and f == 0, a == 1 and b == 0 and c == 0
-    corner = np.empty(size, np.int32)  # of the four pixels that x is made of, the place of the upper left one, minus x
+    # Of the four pixels that x is made of, the place of the upper left one, minus x
+    corner = np.empty(size, np.int32)
     right, down = np.empty(size), np.empty(size)  # weights of those to the right, and below
     for y in range(size):
         if is_shear_y:
@@ -502,7 +664,11 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
                     beyond = middle
             begin, u, v = corner[first] + first, right[first:end], down[first:end]
             for colour in range(COLOURS):
-                upper, lower, shown = padded[colour, begin:], padded[colour, begin + wide :], out[colour, y, first:end]
+                upper, lower, shown = (
+                    padded[colour, begin:],
+                    padded[colour, begin + wide :],
+                    out[colour, y, first:end],
+                )
                 if is_shear_x:
                     for i in range(len(shown)):
                         shown[i] = np.int32(upper[i] + (float(upper[i + 1]) - upper[i]) * u[i])
@@ -526,7 +692,10 @@ def is_outside(x: int, y: int, by: Matrix, size: int) -> bool:
 
 @njit
 def replicated(image: np.ndarray) -> np.ndarray:
-    """With its border repeated around it, which Pillow shows up to half a pixel outside. (3, S + 2, S + 2)"""
+    """With its border repeated around it, which Pillow shows up to half a pixel outside.
+
+    (3, S + 2, S + 2)
+    """
     size = image.shape[-1]
     padded = np.empty((COLOURS, size + 2, size + 2), np.uint8)
     for colour in range(COLOURS):

@@ -18,16 +18,21 @@ T = TypeVar("T")
 
 @dataclass
 class LoadedBatch(Generic[T]):
-    index: list[int] = field(default_factory=list)  # positions in the split of the images that could be read
+    # Positions in the split of the images that could be read
+    index: list[int] = field(default_factory=list)
     made: list[T] = field(default_factory=list)  # what `make` returned, one per image
     bad: dict[int, str] = field(default_factory=dict)  # position -> what is wrong with the image
 
 
 def num_threads(setting: int) -> int:
-    """DATALOADER.NUM_WORKERS as a number; -1 (auto) is this process's share of the cores that it may use."""
+    """DATALOADER.NUM_WORKERS as a number; -1 (auto) is this process's share of the cores that it
+    may use.
+    """
     if setting >= 0:
         return setting
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
@@ -85,6 +90,9 @@ def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int)
 
 
 def single_torch_thread() -> None:
-    """In a thread of the pool, where torch must not start threads of its own. Their number is a setting per thread."""
+    """In a thread of the pool, where torch must not start threads of its own.
+
+    Their number is a setting per thread.
+    """
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)

@@ -1,4 +1,6 @@
-"""The views of an image for test-time adaptation: the plain one first, then random crops, with AugMix or without."""
+"""The views of an image for test-time adaptation: the plain one first, then random crops, with
+AugMix or without.
+"""
 from __future__ import annotations
 
 import weakref
@@ -21,7 +23,8 @@ from .pixels import Pixels
 class ViewMaker(ViewSpec):
     """Makes the views of an image."""
 
-    # Memory of earlier views that no tensor refers to any more. New memory would take an eighth of the time or more.
+    # Memory of earlier views that no tensor refers to any more. New memory would take an eighth of
+    # the time or more.
     free: deque[np.ndarray] = field(default_factory=deque, init=False, repr=False, compare=False)
 
     @classmethod
@@ -31,8 +34,16 @@ class ViewMaker(ViewSpec):
 
     def key(self) -> dict[str, object]:
         """What the views depend on, apart from the image and its index."""
-        other = Pixels(self.size, resize=self.resize, interpolation=self.interpolation).non_default()
-        return {"num_views": self.num_views, "size": self.size, "augmix": self.augmix, "seed": self.seed, **other}
+        other = Pixels(
+            self.size, resize=self.resize, interpolation=self.interpolation
+        ).non_default()
+        return {
+            "num_views": self.num_views,
+            "size": self.size,
+            "augmix": self.augmix,
+            "seed": self.seed,
+            **other,
+        }
 
     def warm_up(self) -> None:
         """Compiles the kernels if that is necessary. In the main thread Ctrl-C can interrupt it."""
@@ -84,7 +95,10 @@ class ViewMaker(ViewSpec):
         return np.empty((self.num_views, 3, self.size, self.size), dtype)
 
     def memory(self) -> np.ndarray:
-        """An array for the views. It is used again after the last tensor that refers to it is gone."""
+        """An array for the views.
+
+        It is used again after the last tensor that refers to it is gone.
+        """
         try:
             owner = self.free.pop()
         except IndexError:
@@ -131,7 +145,9 @@ def make_views(
     shape = (count, 3, size, size)
     is_plain_memory = out.device.type == "cpu" and out.is_contiguous()
     if tuple(out.shape) != shape or out.dtype != expected or not is_plain_memory:
-        raise ValueError(f"out must be a contiguous {expected} tensor {shape} on the CPU, as make_views "
-                         f"returns it, not {out.dtype} {tuple(out.shape)} on {out.device}")
+        raise ValueError(
+            f"out must be a contiguous {expected} tensor {shape} on the CPU, as make_views "
+            f"returns it, not {out.dtype} {tuple(out.shape)} on {out.device}"
+        )
     maker(to_rgb(image), index, out.numpy())
     return out

@@ -1,4 +1,6 @@
-"""The same views made by Pillow: the reference of tests and benchmark, and the fallback where numba does not work."""
+"""The same views made by Pillow: the reference of tests and benchmark, and the fallback where numba
+does not work.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -20,12 +22,16 @@ def affine(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
 
 
 def translate(image: Image.Image, right: float, down: float) -> Image.Image:
-    """Moves the content by whole pixels, given as shares of a third of the width. Black where nothing is left."""
+    """Moves the content by whole pixels, given as shares of a third of the width.
+
+    Black where nothing is left.
+    """
     left, top = int(right * image.width / 3), int(down * image.width / 3)
     return image.crop((left, top, left + image.width, top + image.height))
 
 
-OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (  # (image, strength as a share, sign)
+# (image, strength as a share, sign)
+OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
     lambda image, share, sign: ImageOps.autocontrast(image),
     lambda image, share, sign: ImageOps.equalize(image),
     lambda image, share, sign: ImageOps.posterize(image, 4 - int(share * 4)),
@@ -39,7 +45,9 @@ OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (  # 
 
 
 def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float, Image.Image]]:
-    """The parts that AugMix sums: the image and its weight, then the result of each chain and its weight."""
+    """The parts that AugMix sums: the image and its weight, then the result of each chain and its
+    weight.
+    """
     weights = rng.dirichlet(np.ones(CHAINS))
     keep = rng.beta(1, 1)
     yield keep, image
@@ -47,7 +55,9 @@ def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float
         chain = image
         for _ in range(rng.integers(1, LONGEST_CHAIN + 1)):
             operation = OPERATIONS[rng.integers(len(OPERATIONS))]
-            chain = operation(chain, rng.uniform(LOWEST_LEVEL, SEVERITY) / 10, (-1, 1)[rng.integers(2)])
+            chain = operation(
+                chain, rng.uniform(LOWEST_LEVEL, SEVERITY) / 10, (-1, 1)[rng.integers(2)]
+            )
         yield (1 - keep) * weight, chain
 
 
@@ -58,10 +68,17 @@ def plain_view(image: Image.Image, spec: ViewSpec) -> Image.Image:
 
 
 def crops(
-    image: Image.Image, count: int, size: int, rng: np.random.Generator, resample: Image.Resampling = BILINEAR,
+    image: Image.Image,
+    count: int,
+    size: int,
+    rng: np.random.Generator,
+    resample: Image.Resampling = BILINEAR,
 ) -> Iterator[Image.Image]:
-    """Random crops, flipped half of the time. They are cropped before they are resized, as torchvision does: resizing
-    a box would let the filter see what lies around it."""
+    """Random crops, flipped half of the time.
+
+    They are cropped before they are resized, as torchvision does: resizing a box would let the
+    filter see what lies around it.
+    """
     for (left, top, width, height), flip in zip(*draw_crops(image.size, count, rng), strict=True):
         view = image.crop((left, top, left + width, top + height)).resize((size, size), resample)
         yield view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view

@@ -70,7 +70,9 @@ def build_cfg(
     upper.append(pairs_layer("the command", trainer, flags, opts))
     if resume:
         if not Path(resume, "config.yaml").is_file():
-            raise ConfigError(f"--resume {resume}: it is not a run folder, because it has no config.yaml")
+            raise ConfigError(
+                f"--resume {resume}: it is not a run folder, because it has no config.yaml"
+            )
         lower.insert(0, file_layer(Path(resume, "config.yaml")))
     return merge_layers(lower, upper, notes, resumed=bool(resume))
 
@@ -91,7 +93,7 @@ def pairs_layer(source: str, trainer: str, flags: Sequence, opts: Sequence) -> L
 
 
 def merge_layers(
-    lower: Sequence[Layer], upper: Sequence[Layer], notes: Sequence[str] = (), resumed: bool = False,
+    lower: Sequence[Layer], upper: Sequence[Layer], notes: Sequence[str] = (), resumed: bool = False
 ) -> Config:
     """Settings from their layers, checked and frozen.
 
@@ -145,7 +147,9 @@ def canonical_values(keys: Iterable[str], settings: Mapping[str, object]) -> dic
     return values
 
 
-def needed_defaults(trainer: str, layers: Sequence[Layer]) -> tuple[dict[str, object], dict[str, object]]:
+def needed_defaults(
+    trainer: str, layers: Sequence[Layer]
+) -> tuple[dict[str, object], dict[str, object]]:
     """The defaults of the settings that a trainer has, and of all that may be given.
 
     Other methods are imported only if a setting of theirs is given, as in the yaml of a shifted

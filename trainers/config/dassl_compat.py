@@ -86,7 +86,9 @@ def translate(key: str, value: object, source: str) -> tuple[dict[str, object], 
     """
     if key == "TRAINER.NAME" and value in UNAVAILABLE_TRAINERS:
         raise unavailable_trainer(str(value))
-    if key == "INPUT.SIZE" and (isinstance(value, list | tuple) or str(value).startswith(("(", "["))):
+    if key == "INPUT.SIZE" and (
+        isinstance(value, list | tuple) or str(value).startswith(("(", "["))
+    ):
         return {}, ""  # height and width, which the backbone decides
     plain = plain_value(value)
     if isinstance(plain, list):
@@ -122,7 +124,9 @@ def is_among(value: object, known: Iterable[object]) -> bool:
 def unavailable(key: str, value: object, source: str, known: Iterable[object]) -> ConfigError:
     choices = ("",) if known is EMPTY else tuple(known)
     words = " or ".join(repr(choice) for choice in choices)
-    return ConfigError(f"{key} {value} in {source} is not offered here: it must be {words}, or left out")
+    return ConfigError(
+        f"{key} {value} in {source} is not offered here: it must be {words}, or left out"
+    )
 
 
 def is_ignored(key: str) -> bool:

@@ -69,7 +69,9 @@ def find_setting(key: str) -> Setting:
     if key in SHARED:
         return SHARED[key]
     # Methods are imported only as far as needed: first the one that has the key's branch.
-    names = sorted(TRAINER_REGISTRY, key=lambda name: not key.startswith(f"TRAINER.{branch_of(name)}."))
+    names = sorted(
+        TRAINER_REGISTRY, key=lambda name: not key.startswith(f"TRAINER.{branch_of(name)}.")
+    )
     for name in names:
         for row in method_settings(TRAINER_REGISTRY.get(name)):
             if row.key == key:

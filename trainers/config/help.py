@@ -67,7 +67,10 @@ def help_text(trainer: str = "") -> str:
                 lines += entry(row)
         lines.append("")
     if not trainer:
-        lines.append(f"A method's own settings: --help-settings NAME, with one of {', '.join(TRAINER_REGISTRY)}.")
+        lines.append(
+            "A method's own settings: --help-settings NAME, with one of "
+            f"{', '.join(TRAINER_REGISTRY)}."
+        )
         return "\n".join(lines)
     return "\n".join([*lines, *method_lines(registered_name(trainer))])
 

@@ -125,11 +125,15 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
                     renamed, note = rename_value(our_key, our_value)
                     if note:
                         notes.append(note)
-                    settings[our_key] = cast_like_default(our_key, renamed, settings[our_key], source)
+                    settings[our_key] = cast_like_default(
+                        our_key, renamed, settings[our_key], source
+                    )
                 elif is_ignored(our_key):
                     ignored.append(our_key)
                 else:
-                    unknown.append(f"unknown key '{our_key}' in {source}.{probable_key(our_key, settings)}")
+                    unknown.append(
+                        f"unknown key '{our_key}' in {source}.{probable_key(our_key, settings)}"
+                    )
         if ignored:
             notes.append(f"ignored, without a meaning here, from {source}: {', '.join(ignored)}")
     if unknown:
@@ -180,7 +184,10 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
 def file_layer(path: Path) -> Layer:
     values = list(flatten(read_yaml(path)))
     if len(dict(values)) < len(values):
-        raise ConfigError(f"cannot read config file {path}: it has a key twice, as one name with dots and in a group")
+        raise ConfigError(
+            f"cannot read config file {path}: it has a key twice, as one name with dots and in a "
+            "group"
+        )
     return str(path), values
 
 

@@ -18,7 +18,10 @@ def plugin_modules(cfg: CfgNode) -> dict[str, str]:
         For each plugin by its name the module, which is what `--plugin` takes.
     """
     modules = {}
-    for registry, name in ((TRAINER_REGISTRY, cfg.TRAINER.NAME), (DATASET_REGISTRY, cfg.DATASET.NAME)):
+    for registry, name in (
+        (TRAINER_REGISTRY, cfg.TRAINER.NAME),
+        (DATASET_REGISTRY, cfg.DATASET.NAME),
+    ):
         if name in registry and is_plugin(registry.get(name)):
             modules[name] = registry.get(name).__module__
     return modules
@@ -35,10 +38,14 @@ def run_path(cfg: CfgNode) -> Path:
     if cfg.OUTPUT_DIR:
         return Path(cfg.OUTPUT_DIR)
     if Path(cfg.TAG).is_absolute() or ".." in Path(cfg.TAG).parts or not cfg.TAG.isprintable():
-        raise ConfigError(f"TAG is {cfg.TAG!r}; it must be a name below output/<dataset>/<trainer>/<backbone>")
+        raise ConfigError(
+            f"TAG is {cfg.TAG!r}; it must be a name below output/<dataset>/<trainer>/<backbone>"
+        )
     backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
     dataset = path_safe(results_name(cfg))
-    return Path("output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}")
+    return Path(
+        "output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}"
+    )
 
 
 def event_folder(run_dir: Path, trainer: str) -> Path:

@@ -39,11 +39,18 @@ class Loader(yaml.SafeLoader):
 
 
 for tag, pattern, first in (
-    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]), ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
-    ("float", r"[-+]?[0-9]+\.[0-9]*([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
+    (
+        "float",
+        r"[-+]?[0-9]+\.[0-9]*([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
 ):
-    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first))
+    Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first)
+    )
 
 
 @lru_cache(maxsize=200)  # a plan of many runs reads the same few files thousands of times
@@ -75,13 +82,20 @@ def read_yaml(path: Path) -> dict:
     Python files, which yacs would execute, and yaml tags are refused.
     """
     if path.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
+        raise ConfigError(
+            f"config file {path} is not a .yaml file; other kinds are refused because they can run "
+            "code"
+        )
     try:
         content = parse_yaml(read_regular(path))
     except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read config file {path}: {getattr(error, 'strerror', error)}") from error
+        raise ConfigError(
+            f"cannot read config file {path}: {getattr(error, 'strerror', error)}"
+        ) from error
     if not isinstance(content, dict | None):
-        raise ConfigError(f"config file {path} must hold KEY: value pairs, not {type(content).__name__}")
+        raise ConfigError(
+            f"config file {path} must hold KEY: value pairs, not {type(content).__name__}"
+        )
     return content or {}
 
 

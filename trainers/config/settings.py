@@ -16,9 +16,25 @@ from .registry import TRAINER_REGISTRY, method_info, method_key
 from .setting import Check, OneOf, Range, Role, Setting, plain_number
 
 __all__ = [
-    "Check", "OneOf", "Range", "Role", "Setting", "baseline_of", "changed_settings", "default_settings",
-    "effective_settings", "find_setting", "get_cfg_default", "leaves", "method_settings", "retag",
-    "setting_title", "setting_words", "settings_of_training", "tag_of", "without_effect",
+    "Check",
+    "OneOf",
+    "Range",
+    "Role",
+    "Setting",
+    "baseline_of",
+    "changed_settings",
+    "default_settings",
+    "effective_settings",
+    "find_setting",
+    "get_cfg_default",
+    "leaves",
+    "method_settings",
+    "retag",
+    "setting_title",
+    "setting_words",
+    "settings_of_training",
+    "tag_of",
+    "without_effect",
 ]
 
 Resolved = Mapping[str, object]  # what defaults stand for, known from model and data: {KEY: value}

@@ -316,7 +316,8 @@ TABLE: Sequence[Setting] = (
         "OUTPUT_DIR", "",
         "run folder; empty = output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>", Role.PLACE),
     Setting(
-        "TAG", "", "the <tag> of the run folder; empty = made of the settings that are not defaults",
+        "TAG", "",
+        "the <tag> of the run folder; empty = made of the settings that are not defaults",
         Role.PLACE),
     Setting(
         "DEVICE", "auto", "cpu, cuda, cuda:1, … or auto", Role.NUMERICS, rounding=True,

@@ -45,7 +45,9 @@ def require_kept_views(cfg: CfgNode) -> None:
 def validate(cfg: CfgNode) -> None:
     """Refuses settings that cannot work, with one line about values that would."""
     if not cfg.TRAINER.NAME:
-        raise ConfigError(f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}")
+        raise ConfigError(
+            f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}"
+        )
     trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
     settings = leaves(cfg)
     for key, row in rows_of(settings, cfg.TRAINER.NAME).items():
@@ -83,10 +85,19 @@ def check_texts(cfg: CfgNode, changes_context: bool) -> None:
     """
     texts = {"PROMPT.TEMPLATE": cfg.PROMPT.TEMPLATE, "PROMPT.DESCRIPTIONS": cfg.PROMPT.DESCRIPTIONS}
     for key, value in texts.items():
-        require(cfg, not value or not changes_context, key,
-                f"empty with {cfg.TRAINER.NAME}, which changes the words of PROMPT.CTX_INIT; methods that do not, such "
-                f"as ZeroShot, TPS and TDA, take templates and descriptions")
-        require(cfg, not value or not cfg.MODEL.INIT_WEIGHTS, key, "empty where MODEL.INIT_WEIGHTS gives the prompt")
+        require(
+            cfg,
+            not value or not changes_context,
+            key,
+            f"empty with {cfg.TRAINER.NAME}, which changes the words of PROMPT.CTX_INIT; methods "
+            "that do not, such as ZeroShot, TPS and TDA, take templates and descriptions",
+        )
+        require(
+            cfg,
+            not value or not cfg.MODEL.INIT_WEIGHTS,
+            key,
+            "empty where MODEL.INIT_WEIGHTS gives the prompt",
+        )
     if cfg.PROMPT.TEMPLATE not in ("", COOP, ENSEMBLE):
         for template in split_templates(cfg.PROMPT.TEMPLATE):
             check_template(template)
@@ -99,8 +110,10 @@ def check_template(template: str) -> None:
     rest = template.replace("{}", "")
     if template.count("{}") != 1 or "{" in rest or "}" in rest:
         raise ConfigError(
-            f"PROMPT.TEMPLATE has the template {template!r}; it must be {COOP}, {ENSEMBLE}, or templates "
-            f"separated by '{SEPARATOR}' that hold {{}} once each, where the class name goes")
+            f"PROMPT.TEMPLATE has the template {template!r}; it must be {COOP}, {ENSEMBLE}, or "
+            f"templates separated by '{SEPARATOR}' that hold {{}} once each, where the class name "
+            "goes"
+        )
 
 
 def split_templates(setting: str) -> list[str]:
@@ -124,8 +137,10 @@ def parse_regularisers(setting: str) -> dict[str, float]:
         with suppress(ValueError):
             weight = float(number)
         if not name or not 0 <= weight < math.inf or method_key(name) in names:
-            raise ConfigError(f"TRAINER.REGULARISERS has {part.strip()!r}; it must be name:weight with a weight of 0 "
-                              f"or more, each name once, separated by commas, such as ctpt:50,atpt:10")
+            raise ConfigError(
+                f"TRAINER.REGULARISERS has {part.strip()!r}; it must be name:weight with a weight "
+                "of 0 or more, each name once, separated by commas, such as ctpt:50,atpt:10"
+            )
         names.add(method_key(name))
         weights[name] = weight
     return weights

@@ -53,8 +53,10 @@ class PromptCalTrainer(TrainerX):
         self.data = DasslDataset(self.source, self.cfg)
         our_cfg(self.cfg, self.method)
         if not TRAINER_REGISTRY.get(self.method).trained:
-            logger.info("%s adapts to each test image: OPTIM.* is not used, TTA.OPTIM.* is its step",
-                        self.method)
+            logger.info(
+                "%s adapts to each test image: OPTIM.* is not used, TTA.OPTIM.* is its step",
+                self.method,
+            )
 
     def load_model(self, directory: str, epoch: int | None = None) -> None:
         """Finds the prompt of a CoOp run to start from."""

@@ -14,11 +14,15 @@ from ..vlm.budget import Budget, retry_on_oom
 
 @dataclass
 class Adapted:
-    """The predictions for B images. Softmax of `logits` is the confidence that the method states."""
+    """The predictions for B images.
+
+    Softmax of `logits` is the confidence that the method states.
+    """
 
     logits: Tensor  # (B, K) after adaptation
     zero_shot_logits: Tensor  # (B, K) of the plain view with the initial prompt
-    ctx: Tensor | None = None  # (B, n_ctx, width), adapted contexts of methods that tune the context
+    # (B, n_ctx, width), adapted contexts of methods that tune the context
+    ctx: Tensor | None = None
     # What else is stored per image, (B, ...) each.
     columns: dict[str, Tensor] = field(default_factory=dict)
     # Where the columns of CoTS are still to be computed from it, for many images at once.
@@ -36,7 +40,9 @@ class Adapted:
 
     @property
     def flagged(self) -> Tensor | None:
-        """(B,) whether adaptation gave a number that is not finite: `logits` are the zero-shot ones."""
+        """(B,) whether adaptation gave a number that is not finite: `logits` are the zero-shot
+        ones.
+        """
         return self.columns.get("flagged")
 
     @classmethod
@@ -64,8 +70,9 @@ class Adapted:
                 fits = tensor.shape == (images, classes)
             if not fits:
                 raise DataError(
-                    f"{method} returned {name} of shape {tuple(tensor.shape)} for {images} images of "
-                    f"{classes} classes, the first of them {names[0]}: fix the method's adapt()")
+                    f"{method} returned {name} of shape {tuple(tensor.shape)} for {images} images "
+                    f"of {classes} classes, the first of them {names[0]}: fix the method's adapt()"
+                )
 
     def with_equal_logits(self, first_of_name: Sequence[int] | None) -> Adapted:
         """Classes of one name get the logits of the first of them, so that they are bitwise equal.
@@ -96,7 +103,10 @@ class Adapted:
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
 
     def check_finite(self, names: Sequence[object]) -> None:
-        """Refuses images whose zero-shot prediction is not finite either. `names` are the images'."""
+        """Refuses images whose zero-shot prediction is not finite either.
+
+        `names` are the images'.
+        """
         lost = ~self.logits.isfinite().all(-1)
         if lost.any():
             first_lost = names[int(lost.int().argmax())]

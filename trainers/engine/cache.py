@@ -56,9 +56,11 @@ class ArrayCache:
         with writing(self.folder):  # another process may remove it
             free = shutil.disk_usage(self.folder).free
         if size > free:
-            raise UserError(f"{what} take {size / 1e9:.1f} GB but {self.folder} has "
-                            f"{free / 1e9:.1f} GB free: choose another CACHE.DIR, or turn the cache "
-                            f"off with CACHE.DIR \"\"")
+            raise UserError(
+                f"{what} take {size / 1e9:.1f} GB but {self.folder} has "
+                f"{free / 1e9:.1f} GB free: choose another CACHE.DIR, or turn the cache "
+                f'off with CACHE.DIR ""'
+            )
 
     def has(self, name: str) -> bool:
         """Whether there is such a file, whole or damaged."""

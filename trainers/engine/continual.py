@@ -45,7 +45,10 @@ class TunableText(Protocol):
 
 
 class Start:
-    """The start of one image of a stream. Zero-shot predictions stay those of the initial context."""
+    """The start of one image of a stream.
+
+    Zero-shot predictions stay those of the initial context.
+    """
 
     def __init__(self, initial: TunableText, context: Tensor) -> None:
         text, gradient = initial.encoder.with_vjp(context[None])
@@ -74,7 +77,9 @@ class ContinualContext:
         self.images = torch.zeros((), dtype=torch.long)  # so far
 
     def start_next(self) -> tuple[Start, Moments]:
-        """Where the next image starts, and a copy of AdamW's state there, which the episode updates."""
+        """Where the next image starts, and a copy of AdamW's state there, which the episode
+        updates.
+        """
         if self.reset_every and int(self.images) % self.reset_every == 0:
             self.context.copy_(self.initial.context)
             for moment in self.moments.values():

@@ -96,7 +96,8 @@ class BlockFiles:
             return block
         for row, index in enumerate(arrays["index"].tolist()):
             if self.content.get(index) == arrays["digest"][row].tobytes():
-                block.rows[index] = arrays["features"][row].copy()  # without the rows of other images
+                # Without the rows of other images
+                block.rows[index] = arrays["features"][row].copy()
         return block
 
     def add(self, number: int, block: Block) -> None:
@@ -234,8 +235,11 @@ class ViewStore:
         return pin(views, self.backbone.device)
 
     def check_unchanged(self, index: int) -> None:
-        """Refuses an image that is no longer the one whose digest the run has. It is called after the
-        image was read: a file that is replaced during that is noticed as well."""
+        """Refuses an image that is no longer the one whose digest the run has.
+
+        It is called after the image was read: a file that is replaced during that is noticed as
+        well.
+        """
         path = self.data.items[index].impath
         stamp = self.stamp[index]
         if stamp is not None and read_stamp(path) == stamp:
@@ -304,8 +308,11 @@ class ViewStore:
         return FeatureBatch(readable, views, bad)
 
     def block(self, files: BlockFiles, number: int) -> Block:
-        """A block from memory or from disk. What was removed or damaged since is encoded again. So are
-        images that could not be read: that is not stored, because it may be otherwise tomorrow."""
+        """A block from memory or from disk.
+
+        What was removed or damaged since is encoded again. So are images that could not be read:
+        that is not stored, because it may be otherwise tomorrow.
+        """
         if number not in self.recent:
             block = files.read(number)
             lacking = [index for index in self.positions[number] if index not in block.rows]
@@ -330,8 +337,9 @@ class ViewStore:
 
 
 def store_name(cfg: CfgNode, dataset: Dataset) -> str:
-    """Names the images whose features are kept in the same files, so that a file holds few rows that
-    a run does not need. Two folders may have the same name: rows are found by digest."""
+    """Names the images whose features are kept in the same files, so that a file holds few rows
+    that a run does not need. Two folders may have the same name: rows are found by digest.
+    """
     name = run_name(type(dataset).__name__, dataset.root, dataset.corruption, dataset.severity)
     return f"{cfg.DATASET.NAME} {name}"
 

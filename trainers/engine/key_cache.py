@@ -6,9 +6,10 @@ from torch import Tensor
 
 
 class KeyCache:
-    """At most `capacity` image features per class, with their entropies (infinite in empty slots), or with any other
-    numbers of which the lowest are kept. With `masks`, each feature also has the classes that it counts for; otherwise
-    it counts for its predicted class."""
+    """At most `capacity` image features per class, with their entropies (infinite in empty slots),
+    or with any other numbers of which the lowest are kept. With `masks`, each feature also has the
+    classes that it counts for; otherwise it counts for its predicted class.
+    """
 
     def __init__(self, text: Tensor, capacity: int, masks: bool = False) -> None:
         classes, features = text.shape
@@ -17,10 +18,17 @@ class KeyCache:
         self.masks = text.new_zeros(classes, capacity, classes, dtype=torch.bool) if masks else None
 
     def offer(
-        self, feature: Tensor, entropy: Tensor, label: Tensor, wanted: Tensor | bool = True, mask: Tensor | None = None,
+        self,
+        feature: Tensor,
+        entropy: Tensor,
+        label: Tensor,
+        wanted: Tensor | bool = True,
+        mask: Tensor | None = None,
     ) -> None:
-        """Stores an image if it is wanted and its class has an empty slot or a less certain image. There is no branch
-        on device values: an image that is not stored rewrites what is there."""
+        """Stores an image if it is wanted and its class has an empty slot or a less certain image.
+
+        There is no branch on device values: an image that is not stored rewrites what is there.
+        """
         least, slot = self.entropy.index_select(0, label[None])[0].max(0)
         taken = (entropy < least) & wanted
         at = (label * self.entropy.shape[1] + slot)[None]
@@ -37,7 +45,11 @@ class KeyCache:
     def votes(self, feature: Tensor, sharpness: float) -> Tensor:
         """For each class the sum (K,) of e^{−β(1−cos)} over the stored images that count for it."""
         near = self.near(feature, sharpness)
-        return near.sum(-1) if self.masks is None else near.flatten() @ self.masks.flatten(0, 1).to(near.dtype)
+        return (
+            near.sum(-1)
+            if self.masks is None
+            else near.flatten() @ self.masks.flatten(0, 1).to(near.dtype)
+        )
 
     def copy(self, capacity: int) -> KeyCache:
         """A copy without masks, with at least as many slots."""
@@ -48,4 +60,6 @@ class KeyCache:
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
         """All that it stores, by name."""
-        return {f"{prefix}{name}": stored for name, stored in vars(self).items() if stored is not None}
+        return {
+            f"{prefix}{name}": stored for name, stored in vars(self).items() if stored is not None
+        }

@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
-    """Images that are adapted at once. A batch lies within one part, so a resumed run has the same."""
+    """Images that are adapted at once.
+
+    A batch lies within one part, so a resumed run has the same.
+    """
 
     part: Sequence[int]  # positions in the split of the images of the part
     indices: Sequence[int]  # of the batch
@@ -74,8 +77,9 @@ class Predictor:
         if self.trainer.online:
             if self.dist.world > 1:
                 raise ConfigError(
-                    f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process must "
-                    f"see all images: start it with a single process")
+                    f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process "
+                    "must see all images: start it with a single process"
+                )
             # Finds out now, not after hours, that both work.
             self.trainer.load_state(self.trainer.state())
         finished, missing = self.resume()

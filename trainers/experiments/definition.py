@@ -226,14 +226,17 @@ def add(experiment: Experiment, names: Sequence[str]) -> Experiment:
 
 
 def zero_shot_only(experiment: Experiment) -> Experiment:
-    """The experiment with its zero-shot runs of the first seed: a first look that needs no views."""
+    """The experiment with its zero-shot runs of the first seed: a first look that needs no views.
+    """
     groups = []
     for group in experiment.runs:
         methods = [name for name in group.methods if method_key(name) == method_key(ZERO_SHOT)]
         if methods:
             groups.append(replace(group, methods=methods))
     if not groups:
-        raise ConfigError(f"--quick runs zero-shot alone, and {experiment.name} has no zero-shot runs")
+        raise ConfigError(
+            f"--quick runs zero-shot alone, and {experiment.name} has no zero-shot runs"
+        )
     return replace(experiment, runs=groups, seeds=experiment.seeds[:1])
 
 
@@ -272,13 +275,16 @@ def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlac
     places = [dataset for dataset in datasets if isinstance(dataset, DatasetPlace)]
     for place in places:
         if sum(str(dataset) == place.name for dataset in datasets) > 1:
-            raise ConfigError(f"datasets in {where} has two that are called {place.name}: give one a "
-                              f"label, such as {{{place.reader}: {place.root}, label: Mine}}")
+            raise ConfigError(
+                f"datasets in {where} has two that are called {place.name}: give one a "
+                f"label, such as {{{place.reader}: {place.root}, label: Mine}}"
+            )
     return datasets
 
 
 def parse_place(entry: Mapping[Any, Any], where: str) -> DatasetPlace:
-    """`{table: /lab/ham}`; other keys are settings, those of DATASET also as `columns`, `label` …"""
+    """`{table: /lab/ham}`; other keys are settings, those of DATASET also as `columns`, `label` …
+    """
     readers = {}
     settings: dict[str, object] = {}
     for key, value in entry.items():
@@ -288,9 +294,11 @@ def parse_place(entry: Mapping[Any, Any], where: str) -> DatasetPlace:
         else:
             readers[str(key)] = value
     if len(readers) != 1 or not isinstance(next(iter(readers.values())), str):
-        raise ConfigError(f"datasets in {where} has {dict(entry)!r}; it must be a data set with its "
-                          f"folder, such as {{table: /lab/ham}}, and optionally "
-                          f"{', '.join(key.rpartition('.')[2].lower() for key in PLACE_SETTINGS)}")
+        raise ConfigError(
+            f"datasets in {where} has {dict(entry)!r}; it must be a data set with its "
+            f"folder, such as {{table: /lab/ham}}, and optionally "
+            f"{', '.join(key.rpartition('.')[2].lower() for key in PLACE_SETTINGS)}"
+        )
     reader, root = next(iter(readers.items()))
     reader = find_dataset(reader)
     name = str(settings.get("DATASET.LABEL") or "")

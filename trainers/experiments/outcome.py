@@ -58,7 +58,9 @@ def write_outcome(
             notes.insert(1, "The paper's figures are left out: they are of other data.")
     finished, measured = measure_runs(experiment, workspace, runs, failed, layout, known)
     if runs and not finished.measured:
-        raise DataError(f"none of its {counted(len(runs), 'run')} is finished, so there is nothing to show")
+        raise DataError(
+            f"none of its {counted(len(runs), 'run')} is finished, so there is nothing to show"
+        )
     out = workspace.outcome_dir(experiment.name)
     make_folder(out)
     if finished.measured:
@@ -85,8 +87,12 @@ def verify_additions(finished: FinishedRuns, out: Path, additions: Additions) ->
         note += "."
     else:
         note += ": send it to the authors, or commit it (trainers/README.md)."
-    return replace(additions, notes=[*additions.notes, note], tables=lambda test: verification.tables(),
-                   judge=lambda test: [verification.verdict()])
+    return replace(
+        additions,
+        notes=[*additions.notes, note],
+        tables=lambda test: verification.tables(),
+        judge=lambda test: [verification.verdict()],
+    )
 
 
 def measure_runs(

@@ -137,7 +137,10 @@ class PlannedRun:
 
     @property
     def refusal(self) -> str:
-        """Why the run is not computed, as one line: its folder holds another run. "" if it may be."""
+        """Why the run is not computed, as one line: its folder holds another run.
+
+        "" if it may be.
+        """
         if self.overwrite:
             return ""
         return self.state.conflict
@@ -242,7 +245,8 @@ class PlannedRun:
         setting = ""
         if parts:
             setting = f" ({', '.join(parts)})"
-        return f"{self.method}{setting} on {self.shown_dataset}, {self.shown_backbone}, seed {self.seed}"
+        where = f"{self.shown_dataset}, {self.shown_backbone}"
+        return f"{self.method}{setting} on {where}, seed {self.seed}"
 
     @property
     def shown_dataset(self) -> str:

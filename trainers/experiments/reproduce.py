@@ -105,7 +105,9 @@ def read_experiments(
 def check_other_file(first: Experiment | None, second: Experiment, name: str) -> None:
     """Refuses two files of one name: their tables would be written to one folder."""
     if first is not None and first != second:
-        raise ConfigError(f"{name} has the name of another experiment of this command: rename the file")
+        raise ConfigError(
+            f"{name} has the name of another experiment of this command: rename the file"
+        )
 
 
 def check_added(
@@ -262,7 +264,8 @@ def reproduce(
 
 
 def earlier_tables(out: Path) -> str:
-    """What a message adds if an outcome could not be written, but there is one of an earlier call."""
+    """What a message adds if an outcome could not be written, but there is one of an earlier call.
+    """
     if not (out / "report.html").is_file():
         return ""
     return f" (the tables of an earlier call are still there: {out})"

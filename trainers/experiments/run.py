@@ -110,7 +110,9 @@ def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, s
         return failed
 
 
-def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm | PlainProgress) -> dict[PlannedRun, str]:
+def run_parallel(
+    groups: Sequence[WorkGroup], jobs: int, bar: tqdm | PlainProgress
+) -> dict[PlannedRun, str]:
     """Computes the largest groups first. Each has a process, so that a crash affects no other."""
     # Read once, here: while a worker is started the variable holds the GPU of that worker.
     gpus = visible_gpus()

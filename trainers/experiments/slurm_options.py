@@ -47,9 +47,12 @@ def parse_slurm(pairs: Sequence[str]) -> dict[str, str | int]:
 def check_slurm() -> None:
     """Refuses if jobs cannot be submitted from here."""
     if not find_spec("submitit"):
-        raise ConfigError("--cluster slurm needs submitit: pip install -e '.[slurm]' in promptcal's "
-                          "folder")
+        raise ConfigError(
+            "--cluster slurm needs submitit: pip install -e '.[slurm]' in promptcal's folder"
+        )
     if not shutil.which("sbatch"):
-        raise ConfigError("--cluster slurm needs sbatch, which is not in PATH: give the command on a "
-                          "machine of the cluster from which jobs are submitted, or use --jobs N on "
-                          "this one")
+        raise ConfigError(
+            "--cluster slurm needs sbatch, which is not in PATH: give the command on a "
+            "machine of the cluster from which jobs are submitted, or use --jobs N on "
+            "this one"
+        )

@@ -1,4 +1,5 @@
-"""Formulas as pure functions: objectives, calibration metrics, post-hoc scaling, conformal sets, theory.
+"""Formulas as pure functions: objectives, calibration metrics, post-hoc scaling, conformal sets,
+theory.
 
 `from promptcal.trainers.functional import ece` works for every metric of README.md.
 """

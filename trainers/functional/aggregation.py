@@ -1,7 +1,7 @@
 """Aggregation of many views into one prediction, without gradients.
 
-`views` are unit view features (B, V, d), `logits` those of every view (B, V, K); view 0 is the plain
-one.
+`views` are unit view features (B, V, d), `logits` those of every view (B, V, K); view 0 is the
+plain one.
 """
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def vote_shares(logits: Tensor, share: float) -> Tensor:
     return (votes + extra) / (voters + 1 - decided)
 
 
-def reliability(views: Tensor, neighbours: int, temperature: float, by_index: bool = True) -> Tensor:
+def reliability(
+    views: Tensor, neighbours: int, temperature: float, by_index: bool = True
+) -> Tensor:
     """R-TPT's weights (B, V): softmax of each view's mean cosine with its nearest other views.
 
     Args:
@@ -60,7 +62,7 @@ def reliability(views: Tensor, neighbours: int, temperature: float, by_index: bo
             neighbour there.
 
     Example:
-        >>> views = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])     # the third is an outlier
+        >>> views = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])  # the last: an outlier
         >>> [round(weight, 2) for weight in reliability(views, 1, 0.5)[0].tolist()]
         [0.47, 0.47, 0.06]
     """
@@ -94,7 +96,9 @@ def view_mode(
     if count == 1:
         return views[:, 0]
     distances = squared_distances(views, views).sort(dim=-1).values[..., 1:]
-    bandwidth = distances[..., : max(1, int(near * (count - 1)))].mean(-1).clamp(min=LEAST_DISTANCE) / 2  # (B, V)
+    bandwidth = (
+        distances[..., : max(1, int(near * (count - 1)))].mean(-1).clamp(min=LEAST_DISTANCE) / 2
+    )  # (B, V)
     p = logits.softmax(-1)
     similarity = p @ p.mT  # (B, V, V)
     inlier = torch.full_like(bandwidth, 1 / count)
@@ -117,11 +121,13 @@ def view_mode(
     return mode
 
 
-def iterate(step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: float = 1e-6) -> Tensor:
+def iterate(
+    step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: float = 1e-6
+) -> Tensor:
     """Applies `step` at most so many times.
 
-    Each row of x stops separately, when a step moves it by less than the tolerance, so that no image
-    depends on the others of its batch.
+    Each row of x stops separately, when a step moves it by less than the tolerance, so that no
+    image depends on the others of its batch.
     """
     moving = torch.ones_like(x[:, :1], dtype=torch.bool)
     for _ in range(most):

@@ -14,7 +14,8 @@ ArrayLike = Any  # a tensor, an array or a nested list of numbers
 
 
 class Scores(TypedDict, total=False):
-    """What a metric of the predicted class also takes, by keyword, in place of confidence and correct.
+    """What a metric of the predicted class also takes, by keyword, in place of confidence and
+    correct.
 
     Attributes:
         logits: Of all classes, (N, K).
@@ -95,16 +96,21 @@ def check_confidence(
     confidence = number_array(confidence, "confidence", ndim=1)
     correct = number_array(correct, "correct", ndim=1).astype(np.float64)
     if confidence.shape != correct.shape:
-        raise ValueError(f"confidence and correct need one length, got {len(confidence)} and {len(correct)}.")
+        raise ValueError(
+            f"confidence and correct need one length, got {len(confidence)} and {len(correct)}."
+        )
     if confidence.min() < 0 or confidence.max() > 1:
-        raise ValueError(f"confidence must lie in [0, 1], got {confidence.min():g} to {confidence.max():g}.")
+        raise ValueError(
+            f"confidence must lie in [0, 1], got {confidence.min():g} to {confidence.max():g}."
+        )
     if not np.isin(correct, (0, 1)).all():
         raise ValueError("correct must be boolean, or 0 and 1.")
     return confidence, correct
 
 
 def top_class_of(confidence: ArrayLike, correct: ArrayLike, scores: Scores) -> tuple[Array, Array]:
-    """Confidence and correctness of the predicted class, from logits or probabilities and labels."""
+    """Confidence and correctness of the predicted class, from logits or probabilities and labels.
+    """
     unknown = set(scores) - set(Scores.__annotations__)
     if unknown:
         raise TypeError(f"unexpected keyword argument '{unknown.pop()}'")
@@ -113,7 +119,9 @@ def top_class_of(confidence: ArrayLike, correct: ArrayLike, scores: Scores) -> t
     labels = scores.get("labels")
     is_one = (logits is None) != (probabilities is None)
     if confidence is not None or correct is not None or not is_one or labels is None:
-        raise ValueError("give confidence and correct, or logits= with labels=, or probabilities= with labels=.")
+        raise ValueError(
+            "give confidence and correct, or logits= with labels=, or probabilities= with labels=."
+        )
     if logits is not None:
         logits, labels = check_scores(logits, labels, "logits")
         values = np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1)
@@ -127,12 +135,18 @@ def check_scores(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array
     scores = number_array(scores, name, ndim=2)
     labels = to_numpy(labels)
     if labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels must be {len(scores)} integers, got {labels.dtype} of shape {labels.shape}.")
+        raise ValueError(
+            f"labels must be {len(scores)} integers, got {labels.dtype} of shape {labels.shape}."
+        )
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
-        raise ValueError(f"labels must lie in [0, {scores.shape[1]}), got {labels.min()} to {labels.max()}.")
+        raise ValueError(
+            f"labels must lie in [0, {scores.shape[1]}), got {labels.min()} to {labels.max()}."
+        )
     if name == "probabilities":
         if scores.min() < 0 or scores.max() > 1:
-            raise ValueError(f"probabilities must lie in [0, 1], got {scores.min():g} to {scores.max():g}.")
+            raise ValueError(
+                f"probabilities must lie in [0, 1], got {scores.min():g} to {scores.max():g}."
+            )
         if np.abs(scores.sum(axis=1, dtype=np.float64) - 1).max() > 1e-2:
             raise ValueError("probabilities must sum to one in every row.")
     return scores, labels
@@ -140,7 +154,9 @@ def check_scores(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array
 
 def log_softmax(logits: ArrayLike) -> Array:
     """Log-probabilities over the last axis, in double precision."""
-    return torch.from_numpy(number_array(logits, "logits").astype(np.float64)).log_softmax(-1).numpy()
+    return (
+        torch.from_numpy(number_array(logits, "logits").astype(np.float64)).log_softmax(-1).numpy()
+    )
 
 
 def check_seeds(

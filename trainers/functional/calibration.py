@@ -392,7 +392,8 @@ def accuracy(
     """The share of correct samples; takes confidence too, as the other metrics do.
 
     Example:
-        >>> accuracy([0.9, 0.8, 0.6], [1, 1, 0]) == accuracy(logits=[[0, 1], [0, 1], [0, 1]], labels=[1, 1, 0])
+        >>> from_top_class = accuracy([0.9, 0.8, 0.6], [1, 1, 0])
+        >>> from_top_class == accuracy(logits=[[0, 1], [0, 1], [0, 1]], labels=[1, 1, 0])
         True
     """
     return float(check_confidence(confidence, correct, scores)[1].mean())
@@ -500,8 +501,8 @@ def balanced_accuracy(
 ) -> float:
     """Mean over classes of recall: (1 / K') Σ_k right_k / n_k.
 
-    The K' classes are those that occur among the labels, as in scikit-learn. Each of them counts the
-    same, however many samples it has.
+    The K' classes are those that occur among the labels, as in scikit-learn. Each of them counts
+    the same, however many samples it has.
 
     Args:
         predictions: Predicted class of each sample, (N,).
@@ -560,7 +561,9 @@ def check_predictions(
     """Predicted and true classes, both (N,), from one of the first, third and fourth argument."""
     candidates = [values is not None for values in (predictions, logits, probabilities)]
     if sum(candidates) != 1 or labels is None:
-        raise ValueError("give predictions and labels, or logits= with labels=, or probabilities= with labels=.")
+        raise ValueError(
+            "give predictions and labels, or logits= with labels=, or probabilities= with labels=."
+        )
     if logits is not None:
         logits, labels = check_scores(logits, labels, "logits")
         return logits.argmax(axis=-1), labels
@@ -570,11 +573,20 @@ def check_predictions(
     predictions = to_numpy(predictions)
     labels = to_numpy(labels)
     for name, values in (("predictions", predictions), ("labels", labels)):
-        if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu" or values.min() < 0:
-            raise ValueError(f"{name} must be class numbers from 0, (N,), got {values.dtype} of shape "
-                             f"{values.shape}.")
+        if (
+            values.ndim != 1
+            or values.size == 0
+            or values.dtype.kind not in "iu"
+            or values.min() < 0
+        ):
+            raise ValueError(
+                f"{name} must be class numbers from 0, (N,), got {values.dtype} of shape "
+                f"{values.shape}."
+            )
     if predictions.shape != labels.shape:
-        raise ValueError(f"predictions and labels need one length, got {len(predictions)} and {len(labels)}.")
+        raise ValueError(
+            f"predictions and labels need one length, got {len(predictions)} and {len(labels)}."
+        )
     return predictions, labels
 
 
@@ -695,7 +707,9 @@ def top_class(
         >>> confidence.round(2).tolist(), correct.tolist()
         ([0.5, 0.88], [False, True])
     """
-    return top_class_of(None, None, {"logits": logits, "probabilities": probabilities, "labels": labels})
+    return top_class_of(
+        None, None, {"logits": logits, "probabilities": probabilities, "labels": labels}
+    )
 
 
 def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:

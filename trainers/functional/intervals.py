@@ -140,7 +140,8 @@ class Group:
     codes: tuple[Array, ...] | None
 
     def cluster_sums(self, values: Array, position: int) -> Array:
-        """Sums of values (N_d,) of the group's data set number `position` by cluster, (clusters,)."""
+        """Sums of values (N_d,) of the group's data set number `position` by cluster, (clusters,).
+        """
         if self.codes is None:
             return values
         return np.bincount(self.codes[position], values, minlength=self.clusters)

@@ -66,7 +66,8 @@ def marginal_entropy(logits: Tensor) -> Tensor:
 
 
 def mean_entropy(logits: Tensor) -> Tensor:
-    """R-TPT's loss (1 / n) Σ_v H(p_v): the mean of the views' entropies, not the entropy of their mean.
+    """R-TPT's loss (1 / n) Σ_v H(p_v): the mean of the views' entropies, not the entropy of their
+    mean.
 
     (..., n, K) -> (...). `marginal_entropy` has an example of the difference.
     """
@@ -94,7 +95,8 @@ def range_excess(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
         high: Upper end, (..., 1, 1).
 
     Example:
-        >>> range_excess(torch.tensor([[5.0, 1.0, -1.0, 2.0]]), torch.zeros(1, 1), 3 * torch.ones(1, 1)).item()
+        >>> logits = torch.tensor([[5.0, 1.0, -1.0, 2.0]])
+        >>> range_excess(logits, torch.zeros(1, 1), 3 * torch.ones(1, 1)).item()
         0.75
     """
     return (F.relu(logits - high) + F.relu(low - logits)).mean((-2, -1))
@@ -107,7 +109,8 @@ def into_range(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
     to the lower end.
 
     Example:
-        >>> into_range(torch.tensor([[2.0, 4.0, 3.0]]), torch.tensor([[0.0]]), torch.tensor([[1.0]])).tolist()
+        >>> logits = torch.tensor([[2.0, 4.0, 3.0]])
+        >>> into_range(logits, torch.tensor([[0.0]]), torch.tensor([[1.0]])).tolist()
         [[0.0, 1.0, 0.5]]
     """
     bottom = logits.amin(-1, keepdim=True)
@@ -132,8 +135,8 @@ def dispersion(text: Tensor) -> Tensor:
 def orthogonality(text: Tensor) -> Tensor:
     """O-TPT's penalty (1 / K) Σ_i ‖H_i S_i − e_i‖ in closed form (Sharifdeen et al., CVPR 2025).
 
-    H_i is the Householder reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1: the
-    same value and gradient without the K × K × K reflectors.
+    H_i is the Householder reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1:
+    the same value and gradient without the K × K × K reflectors.
 
     Example:
         >>> orthogonality(torch.eye(3)).item()     # orthogonal classes
@@ -146,7 +149,8 @@ def frobenius_orthogonality(text: Tensor) -> Tensor:
     """‖S − I‖² = Σ_ij (s_ij − [i = j])², O-TPT's penalty as the SoC paper prints it (Sec. 3.2).
 
     Example:
-        >>> frobenius_orthogonality(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()     # s_12 = s_21 = 1
+        >>> text = torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # s_12 = s_21 = 1
+        >>> frobenius_orthogonality(text).item()
         2.0
     """
     def squares(rows: Tensor, start: int) -> Tensor:
@@ -169,7 +173,8 @@ def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
         1.571
     """
     def nearest(rows: Tensor, start: int) -> Tensor:
-        others = rows - 2 * rows * diagonal_like(rows, start)  # a class's cosine with itself becomes −1
+        # A class's cosine with itself becomes −1
+        others = rows - 2 * rows * diagonal_like(rows, start)
         return others.max(-1).values  # one of several equal ones gets the gradient
 
     return by_rows(text, nearest).clamp(-limit, limit).arccos().mean(-1)
@@ -181,7 +186,8 @@ def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
     A denominator of zero (all pairs equal, two classes) is replaced by 1: s̃ is 0, never NaN.
 
     Example:
-        >>> rescale(torch.tensor([0.5, 0.75, 1.0]), torch.tensor(0.5), torch.tensor(1.0), "minmax").tolist()
+        >>> similarities = torch.tensor([0.5, 0.75, 1.0])
+        >>> rescale(similarities, torch.tensor(0.5), torch.tensor(1.0), "minmax").tolist()
         [0.0, 0.5, 1.0]
     """
     if how == "shift":
@@ -193,7 +199,8 @@ def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
 
 
 def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
-    """s² / 2 up to the margin δ, then the line δ (s − δ / 2): the gradient of similar classes is bounded.
+    """s² / 2 up to the margin δ, then the line δ (s − δ / 2): the gradient of similar classes is
+    bounded.
 
     With m = min(s, δ) both pieces are m (s − m / 2).
 
@@ -205,8 +212,11 @@ def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
     return bounded * (similarity - bounded / 2)
 
 
-def semantic_separation(text: Tensor, percentile: float, normalisation: str, statistics: str = "detached") -> Tensor:
-    """L_Huber of SoC: 2 / (K (K − 1)) Σ_{i<j} Huber(s̃_ij, δ), δ the given percentile of s̃ (Sec. 4).
+def semantic_separation(
+    text: Tensor, percentile: float, normalisation: str, statistics: str = "detached"
+) -> Tensor:
+    """L_Huber of SoC: 2 / (K (K − 1)) Σ_{i<j} Huber(s̃_ij, δ), δ the given percentile of s̃ (Sec.
+    4).
 
     Args:
         text: T, (..., K, d). A single class has no pairs: 0.
@@ -217,7 +227,8 @@ def semantic_separation(text: Tensor, percentile: float, normalisation: str, sta
 
     Example:
         >>> text = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])     # cosines 0, 0.6 and 0.8
-        >>> round(semantic_separation(text, 50.0, "minmax").item(), 4)     # of 0, 0.75 and 1; δ is 0.75
+        >>> # Rescaled 0, 0.75 and 1; δ is 0.75.
+        >>> round(semantic_separation(text, 50.0, "minmax").item(), 4)
         0.25
     """
     if text.shape[-2] < 2:
@@ -231,12 +242,16 @@ def semantic_separation(text: Tensor, percentile: float, normalisation: str, sta
     low = source.amin(-1, keepdim=True)
     high = source.amax(-1, keepdim=True)
     similarity = rescale(similarity, low, high, normalisation)
-    delta = percentile_of(similarity if statistics == "flow_delta" else similarity.detach(), percentile)
+    delta = percentile_of(
+        similarity if statistics == "flow_delta" else similarity.detach(), percentile
+    )
     return huber(similarity, delta).mean(-1)
 
 
 def separation_by_rows(text: Tensor, percentile: float, normalisation: str) -> Tensor:
-    """`semantic_separation`, detached, of very many classes (K, d): pairs are not stored for the gradient."""
+    """`semantic_separation`, detached, of very many classes (K, d): pairs are not stored for the
+    gradient.
+    """
     cosines = packed_similarities(text)
     low = cosines.amin()
     high = cosines.amax()
@@ -270,14 +285,16 @@ def percentile_of(values: Tensor, percentile: float) -> Tensor:
 
 
 def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
-    """SoC's weight w, which keeps the penalty in proportion to the loss (Appendix, "Implementation").
+    """SoC's weight w, which keeps the penalty in proportion to the loss.
+
+    Described in the paper's appendix, "Implementation".
 
     Args:
         loss: H.
         penalty: R.
-        scale: `ratio` |R| / |H| as printed; `inverse` |H| / |R|, which makes the term λ |H| on every
-            data set; `none` 1. These are detached, and a zero denominator gives 0. `live` is the
-            ratio with gradients flowing through it: the gradient of H + λ (R / H) R is
+        scale: `ratio` |R| / |H| as printed; `inverse` |H| / |R|, which makes the term λ |H| on
+            every data set; `none` 1. These are detached, and a zero denominator gives 0. `live` is
+            the ratio with gradients flowing through it: the gradient of H + λ (R / H) R is
             (1 − λ R² / H²) ∇H + 2 λ (R / H) ∇R, which reverses the entropy term where H < R √λ.
             Below LEAST_ENTROPY the H in its denominator is a constant.
 
@@ -328,9 +345,9 @@ def unit(features: Tensor) -> Tensor:
     return F.normalize(features.float(), dim=-1)
 
 
-# The cosines of all pairs of classes. Up to a few thousand classes S is computed at once. Beyond, it
-# is computed in blocks of rows that are reduced and dropped, and computed again for the gradient:
-# memory grows with K, not with K².
+# The cosines of all pairs of classes. Up to a few thousand classes S is computed at once. Beyond,
+# it is computed in blocks of rows that are reduced and dropped, and computed again for the
+# gradient: memory grows with K, not with K².
 
 def rows_at_once(classes: int) -> int:
     """How many rows of S are computed together."""
@@ -360,7 +377,9 @@ def by_rows(text: Tensor, of_rows: Callable[[Tensor, int], Tensor]) -> Tensor:
     size = rows_at_once(classes)
     parts = []
     for start in range(0, classes, size):
-        parts.append(checkpoint(block, text, start, min(start + size, classes), use_reentrant=False))
+        parts.append(
+            checkpoint(block, text, start, min(start + size, classes), use_reentrant=False)
+        )
     return torch.cat(parts, dim=-1)
 
 
@@ -393,7 +412,8 @@ def pair_similarities(text: Tensor) -> Tensor:
 
 @torch.no_grad()
 def packed_similarities(text: Tensor) -> Tensor:
-    """`pair_similarities` of one episode (K, d), without gradients, and without K² numbers at once."""
+    """`pair_similarities` of one episode (K, d), without gradients, and without K² numbers at once.
+    """
     size = rows_at_once(len(text))
     parts = []
     for start in range(0, len(text), size):

@@ -1,5 +1,8 @@
-"""Post-hoc calibration of a method's logits. Temperature scaling needs labels; CoTS, E-CoTS, replaced confidence and
-fixed temperatures need none, nor does SaLS, which is in `calibration`."""
+"""Post-hoc calibration of a method's logits.
+
+Temperature scaling needs labels; CoTS, E-CoTS, replaced confidence and fixed temperatures need
+none, nor does SaLS, which is in `calibration`.
+"""
 from __future__ import annotations
 
 import math
@@ -88,7 +91,10 @@ def cross_fit_temperature(
     if len(labels) < 2:
         raise ValueError("Two samples at least are needed, one for each half.")
     first, second = np.array_split(np.random.default_rng(seed).permutation(len(labels)), 2)
-    temperatures = fit_temperature(logits[first], labels[first]), fit_temperature(logits[second], labels[second])
+    temperatures = (
+        fit_temperature(logits[first], labels[first]),
+        fit_temperature(logits[second], labels[second]),
+    )
     scaled = logits.astype(np.float64)
     scaled[second] /= temperatures[0]
     scaled[first] /= temperatures[1]
@@ -96,41 +102,55 @@ def cross_fit_temperature(
 
 
 def confidence_at(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Top probability of logits (..., K) divided by a temperature (...). It decreases with the temperature."""
+    """Top probability of logits (..., K) divided by a temperature (...).
+
+    It decreases with the temperature.
+    """
     gap = logits - logits.amax(-1, keepdim=True)
     return 1 / (gap / temperature[..., None]).exp().sum(-1)
 
 
 def strong_views(logits: Tensor, share: float = 0.1) -> Tensor:
-    """The strongly augmented views that CoTS uses: the tenth of lowest entropy among all but the plain one, view 0. (B,
-    V, K) -> (B, n). The paper's Algorithm 1 uses their indices among the others as indices among all."""
+    """The strongly augmented views that CoTS uses: the tenth of lowest entropy among all but the
+    plain one, view 0. (B, V, K) -> (B, n). The paper's Algorithm 1 uses their indices among the
+    others as indices among all.
+    """
     strong = logits[:, 1:]
-    return entropy(strong).argsort(dim=-1, stable=True)[:, : max(1, int(strong.shape[1] * share))] + 1
+    return (
+        entropy(strong).argsort(dim=-1, stable=True)[:, : max(1, int(strong.shape[1] * share))] + 1
+    )
 
 
 def consistent_temperature(adapted: Tensor, before: Tensor) -> Tensor:
-    """CoTS: the τ (B,) at which the confidence of adapted views (B, n, K) is closest to that before, in mean square.
-    (Liang et al., 2026, Sec. 3.) τ is 1 where that fits equally well: a method that changes nothing is not rescaled."""
+    """CoTS: the τ (B,) at which the confidence of adapted views (B, n, K) is closest to that
+    before, in mean square. (Liang et al., 2026, Sec. 3.) τ is 1 where that fits equally well: a
+    method that changes nothing is not rescaled.
+    """
     before = before.double()
-    return least_misfit(adapted.double(), confidence_at(before, torch.ones_like(before[..., 0])))[0].exp()
+    return least_misfit(adapted.double(), confidence_at(before, torch.ones_like(before[..., 0])))[
+        0
+    ].exp()
 
 
 def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The log τ (B,) of the least misfit f = mean_i (c_i(τ) − target_i)², where c_i is the confidence of view i of
-    (B, n, K); f there; and a lower bound of f over all τ.
+    """The log τ (B,) of the least misfit f = mean_i (c_i(τ) − target_i)², where c_i is the
+    confidence of view i of (B, n, K); f there; and a lower bound of f over all τ.
 
-    Branch and bound (Piyavskii, 1972; Shubert, 1972). Let β = 1/τ, g_k the gap from a view's highest logit to its k-th,
-    and p its softmax: c(β) = 1 / Σ e^{−βg} increases, because c' = c m with m = Σ p g ≥ 0, and m decreases, because
-    m' = −Var_p(g). So between two temperatures c and m stay between their values at both, and so does each term of f
-    and of f' = 2 mean_i (c_i − target_i) c_i m_i. Both bound f from below in a cell; where f' has one sign, the bound
-    is f at an end. In each round the cell with the lowest bound is cut: no cell that may contain the minimum is
-    dropped, and as cells shrink, the bound rises to the least value found.
+    Branch and bound (Piyavskii, 1972; Shubert, 1972). Let β = 1/τ, g_k the gap from a view's
+    highest logit to its k-th, and p its softmax: c(β) = 1 / Σ e^{−βg} increases, because c' = c m
+    with m = Σ p g ≥ 0, and m decreases, because m' = −Var_p(g). So between two temperatures c and m
+    stay between their values at both, and so does each term of f and of f' = 2 mean_i (c_i −
+    target_i) c_i m_i. Both bound f from below in a cell; where f' has one sign, the bound is f at
+    an end. In each round the cell with the lowest bound is cut: no cell that may contain the
+        minimum is dropped, and as cells shrink, the bound rises to the least value found.
     """
     gaps = logits.amax(-1, keepdim=True) - logits  # (B, n, K)
     best = torch.zeros_like(gaps[:, 0, 0])  # log τ
     least = (confidence_at(logits, torch.ones_like(target)) - target).square().mean(-1)
     low_tau, high_tau = map(math.log, TAU)
-    edges = torch.linspace(low_tau, high_tau, CELLS + 1, dtype=gaps.dtype, device=gaps.device).expand(len(gaps), -1)
+    edges = torch.linspace(
+        low_tau, high_tau, CELLS + 1, dtype=gaps.dtype, device=gaps.device
+    ).expand(len(gaps), -1)
     low = high = bound = gaps.new_empty(len(gaps), 0)
     for _ in range(ROUNDS + 1):
         misfit, below = misfit_and_bounds(gaps, target, edges)
@@ -138,16 +158,22 @@ def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor
         better = found.values < least * (1 - SAME)
         best = torch.where(better, edges.gather(1, found.indices[:, None])[:, 0], best)
         least = torch.where(better, found.values, least)
-        low, high, bound = (torch.cat(pair, 1) for pair in ((low, edges[:, :-1]), (high, edges[:, 1:]), (bound, below)))
+        low, high, bound = (
+            torch.cat(pair, 1)
+            for pair in ((low, edges[:, :-1]), (high, edges[:, 1:]), (bound, below))
+        )
         lowest, chosen = bound.min(-1, keepdim=True)
         start, end = low.gather(1, chosen), high.gather(1, chosen)
-        edges = torch.lerp(start, end, torch.linspace(0, 1, PIECES + 1, dtype=gaps.dtype, device=gaps.device))
+        edges = torch.lerp(
+            start, end, torch.linspace(0, 1, PIECES + 1, dtype=gaps.dtype, device=gaps.device)
+        )
         bound = bound.scatter(1, chosen, torch.inf)  # its pieces replace it
     return best, least, torch.minimum(lowest[:, 0], least)
 
 
 def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """The misfit (B, E) at each log τ of `edges`, and its lower bound (B, E − 1) between each two."""
+    """The misfit (B, E) at each log τ of `edges`, and its lower bound (B, E − 1) between each two.
+    """
     inverse = (-edges).exp()  # β (B, E)
     sums = []
     for some in inverse.split(AT_ONCE, dim=1):
@@ -163,7 +189,10 @@ def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tens
     slowest = 2 * (low * torch.where(low > 0, least, most)).mean(1)  # lower bound of f'
     fastest = 2 * (high * torch.where(high > 0, most, least)).mean(1)  # upper bound of f'
     width = inverse[:, :-1] - inverse[:, 1:]
-    from_right, from_left = misfit[:, 1:] + slowest.clamp(max=0) * width, misfit[:, :-1] - fastest.clamp(min=0) * width
+    from_right, from_left = (
+        misfit[:, 1:] + slowest.clamp(max=0) * width,
+        misfit[:, :-1] - fastest.clamp(min=0) * width,
+    )
     return misfit, torch.stack([nearest.square().mean(1), from_right, from_left]).amax(0)
 
 
@@ -288,7 +317,8 @@ def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array
 
 
 def fixed_temperature(backbone: str, architecture: str = "") -> float:
-    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for ResNets.
+    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for
+    ResNets.
 
     Args:
         backbone: Its name, which decides without an architecture.

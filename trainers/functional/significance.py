@@ -286,8 +286,8 @@ def level_of_several_sets(means: Array, covariance: Array, dof: int, units: int)
     """p-value of Σ_d o₁d² = Σ_d o₂d² over several data sets, o = over-confidence.
 
     With u_d and v_d the means of difference and sum of both gaps, the hypothesis is
-    Σ_d u_d v_d = 0, which is θᵀAθ = 0 for θ = (u_1 … u_K, v_1 … v_K). The test statistic is the distance of the
-    estimates from the nearest θ for which it holds, in standard errors. Chance adds
+    Σ_d u_d v_d = 0, which is θᵀAθ = 0 for θ = (u_1 … u_K, v_1 … v_K). The test statistic is the
+    distance of the estimates from the nearest θ for which it holds, in standard errors. Chance adds
     c = trace(A Σ) to θ̂ᵀAθ̂, so the nearest θ with θᵀAθ = c is taken.
 
     Σ = L Lᵀ, LᵀAL = Q Λ Qᵀ and η = Qᵀ L⁻¹ θ̂ make the problem diagonal. With the Lagrange

@@ -1,4 +1,5 @@
-"""The SoC paper's geometry of confidence: coherence, confidence floor, and what a step does to cosines.
+"""The SoC paper's geometry of confidence: coherence, confidence floor, and what a step does to
+cosines.
 
 `features` is the K × d matrix T of unit class prototypes, `similarity` S = T Tᵀ. Everything is
 computed in float64.
@@ -85,7 +86,8 @@ def shift_huber(matrix: ArrayLike, step: float, delta: float) -> Array:
 
 
 def on_sphere(matrix: ArrayLike, shift: ArrayLike) -> Array:
-    """The first-order Δs once the moved prototypes are normalised again, as CLIP's text features are.
+    """The first-order Δs once the moved prototypes are normalised again, as CLIP's text features
+    are.
 
     A cosine divides by both lengths, whose own shift is half of Δs_ii and Δs_jj.
     """

@@ -61,8 +61,15 @@ def predict_images(args: argparse.Namespace) -> None:
             order_notes.append(
                 f"{method_info(trainer).label} learns from image to image: another order of the "
                 f"images, or other images before one, changes its predictions.")
-        predictions = list(show_progress(
-            predict(images, adapter), trainer, "img", total=len(images), shown=len(images) >= SHORT))
+        predictions = list(
+            show_progress(
+                predict(images, adapter),
+                trainer,
+                "img",
+                total=len(images),
+                shown=len(images) >= SHORT,
+            )
+        )
         print(prediction_table(predictions, trainer, classnames, args.top))
         words = []
         if args.html:

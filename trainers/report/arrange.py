@@ -1,4 +1,5 @@
-"""Arranges measured runs as tables: one main table for each backbone, one for each swept setting."""
+"""Arranges measured runs as tables: one main table for each backbone, one for each swept setting.
+"""
 from __future__ import annotations
 
 from collections import Counter
@@ -16,7 +17,8 @@ from .sentences import PROMPT, backbone_words, joined_with_and
 from .zero_shot import untuned_prompts, zero_shot_parts
 
 DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
-STREAM_SETTINGS = ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET")  # which `method.stream` states too
+# Which `method.stream` states too
+STREAM_SETTINGS = ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET")
 Place = tuple[str, str, Column]  # method, protocol of a learnt prompt and images of a run
 DEFAULT = "the default"  # stands for a setting that a record does not list as changed
 
@@ -66,7 +68,10 @@ def with_common_descriptions(measured: Sequence[Measured]) -> list[Measured]:
             by_dataset = files[label]
             if len(by_dataset) > 1 and all(len(values) == 1 for values in by_dataset.values()):
                 value = label or "of each data set"
-                changed = {**run.record.changed, DESCRIPTIONS: [run.record.changed[DESCRIPTIONS][0], value]}
+                changed = {
+                    **run.record.changed,
+                    DESCRIPTIONS: [run.record.changed[DESCRIPTIONS][0], value],
+                }
                 run = replace(run, record=replace(run.record, changed=changed))
         runs.append(run)
     return runs
@@ -125,7 +130,8 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
     keys = swept_keys(runs)
     _, column_of = make_columns(runs)
     main_values = {key: main_values_of(key, runs, column_of) for key in keys}
-    differing: dict[int, set[str]] = {}  # the swept settings in which a run is not in the main table
+    # The swept settings in which a run is not in the main table
+    differing: dict[int, set[str]] = {}
     for measured in runs:
         place = place_of(measured, column_of)
         differing[id(measured)] = set()

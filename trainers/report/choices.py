@@ -29,14 +29,23 @@ from .validation import MOST_SHARED, ImageSet, ValidationRuns, image_set
 
 SHORT_NAMES = {"λ": "LAMBDA", "δ": "DELTA"}
 RULES = {  # how a value is chosen: row label, note
-    "validation": ("validation images", "the value with the {best} {metric} on validation images of the "
-                   "same data set, with their labels; no test image is used"),
-    "others": ("other data sets", "the value with the {best} mean {metric} on the test images of all "
-               "other data sets of the table that share no images with it (leave one data set out); no "
-               "label of the data set itself is used"),
+    "validation": (
+        "validation images",
+        "the value with the {best} {metric} on validation images of the "
+        "same data set, with their labels; no test image is used",
+    ),
+    "others": (
+        "other data sets",
+        "the value with the {best} mean {metric} on the test images of all "
+        "other data sets of the table that share no images with it (leave one data set out); no "
+        "label of the data set itself is used",
+    ),
     "default": ("default", "the value that the data set had by default"),
-    "hindsight": ("best in hindsight", "the value with the {best} {metric} on the test images "
-                  "themselves; it uses the test labels, so it is a bound and not a result"),
+    "hindsight": (
+        "best in hindsight",
+        "the value with the {best} {metric} on the test images "
+        "themselves; it uses the test labels, so it is a bound and not a result",
+    ),
 }
 Cell = dict[str, list[Measured]]  # value as JSON text -> test runs, one per seed
 
@@ -87,7 +96,8 @@ def check_choice(names: Sequence[str], swept: Iterable[str], criterion: str) -> 
 def choice_tables(
     measured: Sequence[Measured], validation: ValidationRuns, names: Sequence[str], criterion: str,
 ) -> list[Table]:
-    """A table for each backbone and swept setting: chosen values and the test results they lead to."""
+    """A table for each backbone and swept setting: chosen values and the test results they lead to.
+    """
     tables_of_runs = by_backbone(measured)
     all_keys: set[str] = set()
     for table in tables_of_runs:
@@ -104,7 +114,11 @@ def choice_tables(
             if sweeps:
                 slug = f"choice_{table.label}_{number}".replace("/", "-").replace(" ", "-")
                 title = f"{setting_name(sweeps[0].key)} chosen without test labels, {table.label}"
-                tables.append(choice_table(sweeps, Chooser(validation, criterion, measured[0].bins), slug, title))
+                tables.append(
+                    choice_table(
+                        sweeps, Chooser(validation, criterion, measured[0].bins), slug, title
+                    )
+                )
     return tables
 
 
@@ -178,8 +192,10 @@ def comparable_values(
             differing = ", ".join(difference_words(difference, second=True))
             for measured in layer:
                 words = f" ({differing})" if differing else ""
-                notes.append(f"{measured.run.name} is left out of the choice: it differs from the other runs "
-                             f"in more than {setting_name(key)}{words}.")
+                notes.append(
+                    f"{measured.run.name} is left out of the choice: it differs from the other "
+                    f"runs in more than {setting_name(key)}{words}."
+                )
     by_seed = {}
     for text, layer in chosen.items():
         by_seed[text] = {measured.seed: measured for measured in layer}
@@ -198,7 +214,9 @@ def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
 def cells_by_dataset(
     by_column: Mapping[Column, Mapping[str, Mapping[int, Measured]]], shown: Mapping[str, Any],
 ) -> dict[Column, Cell]:
-    """For each data set the column with most values, and its runs at the seeds that all values have."""
+    """For each data set the column with most values, and its runs at the seeds that all values
+    have.
+    """
     chosen: dict[str, tuple[Column, Cell]] = {}
     for column, values in sorted(by_column.items(), key=lambda item: (len(item[1]), item[0].n)):
         seeds = set.intersection(*(set(by_seed) for by_seed in values.values()))
@@ -226,7 +244,9 @@ class Chooser:
         """For each rule the chosen value of each data set, as JSON text."""
         chosen: dict[str, dict[Column, str]] = {rule: {} for rule in RULES}
         for column, cell in sweep.cells.items():
-            hindsight = {value: mean_over_seeds(runs, self.criterion) for value, runs in cell.items()}
+            hindsight = {
+                value: mean_over_seeds(runs, self.criterion) for value, runs in cell.items()
+            }
             scores = {
                 "hindsight": hindsight,
                 "others": self.scores_on_others(sweep, column),
@@ -234,14 +254,17 @@ class Chooser:
             }
             for rule, by_value in scores.items():
                 if by_value:  # of equal ones the first
-                    chosen[rule][column] = min(by_value, key=lambda value: self.sign * by_value[value])
+                    chosen[rule][column] = min(
+                        by_value, key=lambda value: self.sign * by_value[value]
+                    )
             default = sweep.defaults.get(column, "")
             if default in cell:
                 chosen["default"][column] = default
         return chosen
 
     def scores_on_others(self, sweep: Sweep, column: Column) -> dict[str, float]:
-        """The mean criterion of each value on the other data sets that share no cluster with one."""
+        """The mean criterion of each value on the other data sets that share no cluster with one.
+        """
         own_images = images_of(sweep.cells[column])
         others = []
         for other, cell in sweep.cells.items():
@@ -249,8 +272,10 @@ class Chooser:
                 continue
             other_images = images_of(cell)
             if own_images is None or other_images is None or own_images.is_in(other_images).any():
-                self.notes.append(f"{sweep.label}: {other.label} shares images with {column.label}, so it "
-                                  "does not count as another data set there.")
+                self.notes.append(
+                    f"{sweep.label}: {other.label} shares images with {column.label}, so it "
+                    "does not count as another data set there."
+                )
             else:
                 others.append(cell)
         scores: dict[str, float] = {}
@@ -273,8 +298,10 @@ class Chooser:
                 if not predictions and show_value(sweep.shown[value]) not in lacking:
                     lacking.append(show_value(sweep.shown[value]))
         if lacking:
-            self.notes.append(f"No choice on validation images for {where}: no run with TEST.SPLIT val at "
-                              f"{setting_name(sweep.key)} {first_five(lacking)}.")
+            self.notes.append(
+                f"No choice on validation images for {where}: no run with TEST.SPLIT val at "
+                f"{setting_name(sweep.key)} {first_five(lacking)}."
+            )
             return {}
         shared = largest_shared_set(list(candidates.values()))
         if len(shared) == 0:
@@ -289,7 +316,9 @@ class Chooser:
         for (value, _), predictions in candidates.items():
             scores.setdefault(value, []).append(self.criterion_on(predictions, usable))
         total = len(usable)
-        self.notes.append(f"{where}: all values are judged on the same {counted(total, 'validation image')}.")
+        self.notes.append(
+            f"{where}: all values are judged on the same {counted(total, 'validation image')}."
+        )
         return {value: float(np.mean(by_seed)) for value, by_seed in scores.items()}
 
     def validation_of(self, test: FinishedRun) -> list[Predictions]:
@@ -304,15 +333,21 @@ class Chooser:
         return predictions
 
     def without_test_images(
-        self, shared: Array, candidates: Mapping[tuple[str, int], Sequence[Predictions]], cell: Cell, where: str,
+        self,
+        shared: Array,
+        candidates: Mapping[tuple[str, int], Sequence[Predictions]],
+        cell: Cell,
+        where: str,
     ) -> tuple[Array | None, str]:
         """The shared validation images that are no test images; None if too many are."""
         test_sets = []
         for runs in cell.values():
             for run in runs:
                 if run.image is None or run.cluster is None:
-                    return None, (f"No choice on validation images for {where}: nothing says whether they "
-                                  "are test images.")
+                    return None, (
+                        f"No choice on validation images for {where}: nothing says whether they "
+                        "are test images."
+                    )
                 test_sets.append(ImageSet(run.image, run.cluster))
         first = next(iter(candidates.values()))
         clusters = clusters_of_images(shared, first)
@@ -321,12 +356,16 @@ class Chooser:
             overlap |= ImageSet(shared, clusters).is_in(test)
         count = int(overlap.sum())
         if count > MOST_SHARED * len(shared):
-            return None, (f"No choice on validation images for {where}: refused, because {count:,} of "
-                          f"{len(shared):,} validation images are test images.")
+            return None, (
+                f"No choice on validation images for {where}: refused, because {count:,} of "
+                f"{len(shared):,} validation images are test images."
+            )
         note = ""
         if count:
-            note = (f"{where}: {count:,} of {len(shared):,} validation images are test images and are left "
-                    "out of validation.")
+            note = (
+                f"{where}: {count:,} of {len(shared):,} validation images are test images and are "
+                "left out of validation."
+            )
         return shared[~overlap], note
 
     def criterion_on(self, predictions: Sequence[Predictions], images: Array) -> float:
@@ -339,8 +378,10 @@ class Chooser:
                 samples = make_samples(part.logits, part, self.bins, (None, None), None)
                 value = measure_metric(self.criterion, samples)
                 if value is None:
-                    raise DataError(f"{self.criterion} cannot be measured on validation runs that were exported "
-                                    "without --logits: choose by another metric")
+                    raise DataError(
+                        f"{self.criterion} cannot be measured on validation runs that were "
+                        "exported without --logits: choose by another metric"
+                    )
                 return float(value.value)
         raise AssertionError("the shared images are those of a run")
 
@@ -410,7 +451,8 @@ def clusters_of_images(images: Array, predictions: Sequence[Predictions]) -> Arr
 
 
 def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: str) -> Table:
-    """Blocks for the chosen values, accuracy, ECE and the criterion; rows for each method and rule."""
+    """Blocks for the chosen values, accuracy, ECE and the criterion; rows for each method and rule.
+    """
     all_columns: set[Column] = set()
     for sweep in sweeps:
         all_columns |= set(sweep.cells)
@@ -418,7 +460,9 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
     criterion = chooser.criterion
     has_average = len(columns) > 1
     values = RowBlock("chosen value", [])
-    blocks = {metric: RowBlock(METRICS[metric].heading, []) for metric in ("accuracy", "ece", criterion)}
+    blocks = {
+        metric: RowBlock(METRICS[metric].heading, []) for metric in ("accuracy", "ece", criterion)
+    }
     tried: list[str] = []
     for sweep in sweeps:
         chosen = chooser.choose(sweep)
@@ -446,7 +490,9 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
     notes = rule_notes(criterion)
     if not has_average:
         notes.append("Other data sets: at least two data sets are needed.")
-    notes.append("Accuracy, ECE and their averages are those of the test images at the chosen value.")
+    notes.append(
+        "Accuracy, ECE and their averages are those of the test images at the chosen value."
+    )
     chooser_notes = list(dict.fromkeys(chooser.notes))
     return Table(name, title, labels, [values, *blocks.values()], [*notes, *tried, *chooser_notes])
 

@@ -120,7 +120,9 @@ def report(
     if additions.tables:
         leading = [*additions.tables(measured.test), *leading]
     if layout.choose:
-        leading += choice_tables(measured.test, measured.validation, layout.choose, layout.choose_by)
+        leading += choice_tables(
+            measured.test, measured.validation, layout.choose, layout.choose_by
+        )
     tables = [finished_table(table, layout) for table in (*leading, *others)]
     write_tables(out, tables)
     figures, figure_notes = write_figures(out, all_figures(measured.test, grids, layout, additions))
@@ -171,8 +173,10 @@ def write_report(
         raise DataError(f"no finished run below {names}{hint}; make one with {tool('train')}")
     real = [run for run in runs if not is_embedded(run)]
     if not demo and real and len(real) < len(runs):
-        notes.append(f"{counted(len(runs) - len(real), 'run')} on embedded demo data left out; --demo "
-                     "shows them too.")
+        notes.append(
+            f"{counted(len(runs) - len(real), 'run')} on embedded demo data left out; --demo "
+            "shows them too."
+        )
         runs = real
     notes += missing_plugins(runs)
     measured = measure(runs, layout)
@@ -218,16 +222,27 @@ def measure(
     notes: list[str] = []
     for run in runs:
         if run.split not in SPLITS:
-            notes.append(f"{run.name} is left out: its split '{run.split}' is neither test nor val.")
+            notes.append(
+                f"{run.name} is left out: its split '{run.split}' is neither test nor val."
+            )
     test = [run for run in runs if run.split == "test"]
     validation = ValidationRuns(test, [run for run in runs if run.split == "val"])
     notes += validation.notes
-    options = MeasureOptions(bins=layout.bins, posthoc=needs_posthoc(layout), sets=not layout.tables,
-                             details=layout.with_runs)
+    options = MeasureOptions(
+        bins=layout.bins,
+        posthoc=needs_posthoc(layout),
+        sets=not layout.tables,
+        details=layout.with_runs,
+    )
     cache = MeasuringCache()
     measured = []
     for run in show_progress(test, "measuring", "run", total=len(test), shown=len(test) >= 3):
-        key = (run.folder.resolve(), run.record.id, options, tuple(val.folder for val in validation.of(run)))
+        key = (
+            run.folder.resolve(),
+            run.record.id,
+            options,
+            tuple(val.folder for val in validation.of(run)),
+        )
         if key not in known:
             try:
                 data = run.load_predictions()
@@ -244,7 +259,10 @@ def measure(
                 notes.append(note)
     without_logits = sum(not each.has_logits for each in measured)
     if without_logits:
-        notes.append(f"{counted(without_logits, 'run')} exported without logits: metrics that need them are –.")
+        notes.append(
+            f"{counted(without_logits, 'run')} exported without logits: metrics that need them are "
+            "–."
+        )
     if must_have_runs and not measured:
         reason = notes[-1] if notes else "all are on the validation split"
         raise DataError(f"no run could be measured: {reason}")
@@ -308,7 +326,9 @@ def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
         pairs = pair_tests.all_pairs()
         against: list[Pair] = []
         baselines = baselines_of(grid, pair_tests.rows, layout)
-        label = joined_with_or(list(dict.fromkeys(baseline.label for baseline in baselines.values())))
+        label = joined_with_or(
+            list(dict.fromkeys(baseline.label for baseline in baselines.values()))
+        )
         if len(pair_tests.rows) > 2:
             against = pair_tests.against_each(baselines)
         tests.append(GridTests(grid, pairs, against, label, judge(grid, pairs, against)))
@@ -347,7 +367,9 @@ def make_tables(
         name = f"results_{number}"
         leading.append(results_table(grid, name, f"Accuracy and ECE, {grid.heading}",
                                      ["accuracy", "ece"], published, layout.differences))
-        decisions = decision_table(grid, f"{name}_decisions", f"Decisions by confidence, {grid.heading}")
+        decisions = decision_table(
+            grid, f"{name}_decisions", f"Decisions by confidence, {grid.heading}"
+        )
         if decisions is not None:
             leading.append(decisions)
         for test in tests:
@@ -355,10 +377,26 @@ def make_tables(
                 others += tables_of_tests(test, f"{name}_paired")
         posthoc = [*POSTHOC_TABLE, *(POSTHOC if layout.posthoc else ())]
         plain = replace(grid, notes=[])  # the first table has the notes on runs
-        others.append(results_table(plain, f"{name}_posthoc", f"ECE after post-hoc scaling, {grid.heading}",
-                                    posthoc, published, layout.differences))
-        others.append(results_table(plain, f"{name}_ace", f"Adaptive calibration error, {grid.heading}",
-                                    ["ace"], published, layout.differences))
+        others.append(
+            results_table(
+                plain,
+                f"{name}_posthoc",
+                f"ECE after post-hoc scaling, {grid.heading}",
+                posthoc,
+                published,
+                layout.differences,
+            )
+        )
+        others.append(
+            results_table(
+                plain,
+                f"{name}_ace",
+                f"Adaptive calibration error, {grid.heading}",
+                ["ace"],
+                published,
+                layout.differences,
+            )
+        )
         others += metric_tables(grid, name)
     sweeps = [grid for grid in grids if grid.stated]
     for number, grid in enumerate(sweeps, start=1):
@@ -420,7 +458,9 @@ def stamped_figure(figure: NamedFigure, layout: Layout) -> NamedFigure:
     """A figure of a demo says so."""
     if not layout.stamp:
         return figure
-    return NamedFigure(figure.name, f"{figure.caption} {layout.stamp}", stamped(figure.figure, STAMP))
+    return NamedFigure(
+        figure.name, f"{figure.caption} {layout.stamp}", stamped(figure.figure, STAMP)
+    )
 
 
 def described(measured: Measured) -> str:

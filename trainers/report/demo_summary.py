@@ -47,7 +47,8 @@ def summarise(grid: Grid, against_baseline: Sequence[Pair]) -> list[Summary]:
 
 
 def overview(grid: Grid, against_baseline: Sequence[Pair], baseline: str) -> NamedFigure:
-    """Above, a reliability diagram per method; below, confidence next to accuracy, and RMS errors."""
+    """Above, a reliability diagram per method; below, confidence next to accuracy, and RMS errors.
+    """
     summaries = summarise(grid, against_baseline)
     labels = [method_info(summary.diagram.method).label for summary in summaries]
     with styled():
@@ -74,10 +75,10 @@ def overview(grid: Grid, against_baseline: Sequence[Pair], baseline: str) -> Nam
         right.grid(axis="x")
     family = against_baseline[0].family if against_baseline else "one pair"
     caption = (
-        f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), "
-        f"ECE in {grid.bins} bins. Below: mean confidence next to accuracy, and debiased RMS errors on "
-        f"{summaries[0].diagram.n:,} images; filled: calibration differs from {baseline}'s on the same "
-        f"images (p below 0.05, {family})."
+        f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: "
+        f"under-confident), ECE in {grid.bins} bins. Below: mean confidence next to accuracy, and "
+        f"debiased RMS errors on {summaries[0].diagram.n:,} images; filled: calibration differs "
+        f"from {baseline}'s on the same images (p below 0.05, {family})."
     )
     return NamedFigure("overview", caption, figure)
 
@@ -96,11 +97,20 @@ def draw_over_confidence(axes: Axes, shown: Diagram, row: int) -> None:
 
 
 def draw_error(axes: Axes, summary: Summary, row: int) -> None:
-    """The debiased RMS error with its interval; filled if calibration differs from the baseline's."""
+    """The debiased RMS error with its interval; filled if calibration differs from the baseline's.
+    """
     colour = method_info(summary.diagram.method).colour
     value = 100 * float(summary.error.value)
     low = 100 * float(summary.error.low)
     high = 100 * float(summary.error.high)
     fill = colour if summary.differs else "white"
-    axes.errorbar(value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
-                  markersize=6, markerfacecolor=fill)
+    axes.errorbar(
+        value,
+        row,
+        xerr=[[value - low], [high - value]],
+        fmt="o",
+        color=colour,
+        capsize=2,
+        markersize=6,
+        markerfacecolor=fill,
+    )

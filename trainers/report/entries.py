@@ -1,4 +1,5 @@
-"""Cells of tables, from the runs of a row and a column: means over seeds, averages over data sets."""
+"""Cells of tables, from the runs of a row and a column: means over seeds, averages over data sets.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

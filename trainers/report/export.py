@@ -29,10 +29,32 @@ logger = logging.getLogger(__name__)
 
 # What results.json keeps. Anything else, such as what a plugin adds, may hold a path.
 RESULTS = (
-    "trainer", "seed", "tag", "n", "classes", "split", "bins", "flagged", "finished", "data_hash",
-    "weights_hash", "precision", "views", "versions", "device", "threads", "classnames", "architecture",
-    "pixels", "zero_shot", "classes_in_64", "init_weights_hash", "seconds", "seconds_per_image",
-    "adapt_seconds_per_image", "peak_device_bytes",
+    "trainer",
+    "seed",
+    "tag",
+    "n",
+    "classes",
+    "split",
+    "bins",
+    "flagged",
+    "finished",
+    "data_hash",
+    "weights_hash",
+    "precision",
+    "views",
+    "versions",
+    "device",
+    "threads",
+    "classnames",
+    "architecture",
+    "pixels",
+    "zero_shot",
+    "classes_in_64",
+    "init_weights_hash",
+    "seconds",
+    "seconds_per_image",
+    "adapt_seconds_per_image",
+    "peak_device_bytes",
 )
 METRICS = ("accuracy", "confidence", "over_confidence", "ece", "ace")  # each also with `zero_shot_`
 COLUMNS = ("index", "label", "flagged", "image", "cluster", "position")  # of predictions.npz
@@ -63,7 +85,9 @@ def export_runs(paths: Iterable[Path], out: Path, with_logits: bool = False) -> 
     folders: list[Path] = []
     for run in runs:
         if run.record.is_1_0:
-            logger.warning("%s is left out: it is a run of promptcal 1.0, which has no record", run.name)
+            logger.warning(
+                "%s is left out: it is a run of promptcal 1.0, which has no record", run.name
+            )
             continue
         folder = out / folder_of(run)
         number = 1
@@ -94,7 +118,9 @@ def export_run(run: FinishedRun, folder: Path, with_logits: bool) -> None:
     for name, content in (("its record", record), ("results.json", results)):
         private = find_path(content)
         if private:
-            raise ConfigError(f"{run.folder} is not exported, because {name} holds a path: {private}")
+            raise ConfigError(
+                f"{run.folder} is not exported, because {name} holds a path: {private}"
+            )
     columns = exported_columns(run, with_logits)
     make_folder(folder)
     write_json(folder / RECORD_FILE, record)
@@ -138,13 +164,17 @@ def exported_columns(run: FinishedRun, with_logits: bool) -> dict[str, Array]:
         logits = stored.get(f"{prefix}logits")
         if logits is not None:
             columns[f"{prefix}prediction"] = logits.argmax(axis=1)
-            columns[f"{prefix}confidence"] = np.exp(log_softmax(logits).max(axis=1)).astype(np.float64)
+            columns[f"{prefix}confidence"] = np.exp(log_softmax(logits).max(axis=1)).astype(
+                np.float64
+            )
         elif f"{prefix}confidence" in stored:  # a copy of a copy
             for name in (f"{prefix}prediction", f"{prefix}confidence"):
                 columns[name] = stored[name]
     if with_logits and "logits" not in stored:
-        raise ConfigError(f"{run.folder} was exported without logits, so a copy with them is not possible: leave "
-                          f"--logits out")
+        raise ConfigError(
+            f"{run.folder} was exported without logits, so a copy with them is not possible: leave "
+            f"--logits out"
+        )
     if with_logits:
         for name in WITH_LOGITS:
             if name in stored:

@@ -371,7 +371,9 @@ def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[st
         concerned = list(tuned)
         if key.startswith(OF_ZERO_SHOT):
             concerned += others
-        is_shared = all(key in record.changed and record.changed[key][1] == value for record in concerned)
+        is_shared = all(
+            key in record.changed and record.changed[key][1] == value for record in concerned
+        )
         if is_shared and key not in but:
             shared[key] = setting_words(key, value_label(value))
     return shared
@@ -413,7 +415,9 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
         if measured.record.id in different:
             first = different[measured.record.id]
             if not measured.from_tuned_run:
-                notes.append(f"{measured.run.name} is the same run as {first.run.name} and counts once.")
+                notes.append(
+                    f"{measured.run.name} is the same run as {first.run.name} and counts once."
+                )
         else:
             different[measured.record.id] = measured
     layers: list[list[Measured]] = []
@@ -507,14 +511,21 @@ def with_distinct_labels(
             if len(same_label) > 1:
                 other = same_label[1] if number == 0 else first
                 if number == 0:
-                    words = difference_words(row.record.difference(other.record, "row"), second=False)
+                    words = difference_words(
+                        row.record.difference(other.record, "row"), second=False
+                    )
                 else:
-                    words = difference_words(first.record.difference(row.record, "row"), second=True)
+                    words = difference_words(
+                        first.record.difference(row.record, "row"), second=True
+                    )
                 parts = [part for part in (details, *words) if part]
                 details = ", ".join(parts) or f"no. {number + 1}"
             renamed[row] = replace(row, details=details)
-            if renamed[row].label in labels:  # three rows may differ from the first in the same words
-                renamed[row] = replace(row, details=f"{details}, no. {number + 1}".removeprefix(", "))
+            # Three rows may differ from the first in the same words
+            if renamed[row].label in labels:
+                renamed[row] = replace(
+                    row, details=f"{details}, no. {number + 1}".removeprefix(", ")
+                )
             labels.add(renamed[row].label)
     new_rows = [renamed[row] for row in rows]
     new_cells = {(renamed[row], column): cell for (row, column), cell in cells.items()}

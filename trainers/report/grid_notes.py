@@ -24,7 +24,8 @@ def grid_notes(grid: Grid) -> list[str]:
 
 
 def failure_notes(grid: Grid) -> list[str]:
-    """How many images fell back to zero-shot or could not be read, and which runs are not ranked."""
+    """How many images fell back to zero-shot or could not be read, and which runs are not ranked.
+    """
     flagged = []
     skipped = []
     unranked = []
@@ -46,8 +47,10 @@ def failure_notes(grid: Grid) -> list[str]:
     if skipped:
         notes.append(f"Images that could not be read and are left out: {listed(skipped)}.")
     if unranked:
-        notes.append(f"Not ranked, because more than {100 * MOST_FAILURES:g} % of the images failed: "
-                     f"{listed(unranked)}.")
+        notes.append(
+            f"Not ranked, because more than {100 * MOST_FAILURES:g} % of the images failed: "
+            f"{listed(unranked)}."
+        )
     return notes
 
 
@@ -65,8 +68,10 @@ def several_sets_notes(grid: Grid) -> list[str]:
         else:
             use = "none of them is common to all methods, so no average or verdict uses them"
         sizes = ", ".join(f"{column.n:,}" for column in columns)
-        notes.append(f"{dataset} was run on several sets of test images ({sizes}), which may overlap: "
-                     f"each has a column of its own, and {use}.")
+        notes.append(
+            f"{dataset} was run on several sets of test images ({sizes}), which may overlap: "
+            f"each has a column of its own, and {use}."
+        )
     return notes
 
 
@@ -88,7 +93,9 @@ def seed_notes(grid: Grid) -> list[str]:
         for row, cell in grid.cells_on(column):
             if not cell[0].from_tuned_run:
                 seeds[row.label] = [str(measured.seed) for measured in cell]
-        notes += differing_note(f"{grid.column_label(column)}: view seeds differ between the rows", seeds)
+        notes += differing_note(
+            f"{grid.column_label(column)}: view seeds differ between the rows", seeds
+        )
     return notes
 
 
@@ -105,9 +112,11 @@ def zero_shot_notes(grid: Grid) -> list[str]:
                     by_prompt.setdefault(prompt, {})[row.label] = [f"{100 * accuracy:.1f} %"]
         for accuracies in by_prompt.values():
             notes += differing_note(
-                f"{grid.column_label(column)}: zero-shot accuracy differs between the rows", accuracies,
+                f"{grid.column_label(column)}: zero-shot accuracy differs between the rows",
+                accuracies,
                 ", though images, weights and prompt are recorded as the same: run them again with "
-                "one version of the code.")
+                "one version of the code.",
+            )
     return notes
 
 
@@ -150,10 +159,14 @@ def average_notes(grid: Grid) -> list[str]:
         if row not in compared and not method_info(row.method).trained:
             absent.append(row.label)
     if absent:
-        notes.append(f"Averages and verdict are without {listed(absent)}: no run on all of the images "
-                     "that most methods have.")
+        notes.append(
+            f"Averages and verdict are without {listed(absent)}: no run on all of the images "
+            "that most methods have."
+        )
     averaged = {column.dataset for column in common}
-    left_out = [grid.column_label(column) for column in grid.columns if column.dataset not in averaged]
+    left_out = [
+        grid.column_label(column) for column in grid.columns if column.dataset not in averaged
+    ]
     if left_out and len(common) > 1:
         notes.append(f"The average leaves out {listed(left_out)}, which not every row has.")
     elif left_out:

@@ -100,10 +100,12 @@ def stack_seeds(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
 def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
     """The clusters of all images of a table.
 
-    Two readers may state other groups of the same images, such as a table with patients and a folder
-    without. Images are in one cluster if a chain of equal images and equal groups connects them.
+    Two readers may state other groups of the same images, such as a table with patients and a
+    folder without. Images are in one cluster if a chain of equal images and equal groups connects
+    them.
     """
-    statements: dict[tuple[int, int], tuple[Array, Array]] = {}  # runs on the same images share arrays
+    # Runs on the same images share arrays
+    statements: dict[tuple[int, int], tuple[Array, Array]] = {}
     for run in runs:
         if run.image is not None and run.cluster is not None:
             statements[id(run.image), id(run.cluster)] = (run.image, run.cluster)

@@ -144,7 +144,9 @@ def check_record_values(record: RunRecord) -> None:
             raise DataError(f"results.json: {path} of its record must be {kind.__name__}")
     for name, text in record.names.items():
         if not isinstance(text, str) or len(text) > 1000:
-            raise DataError(f"results.json: {one_line(name, 40)} in the names of its record is no text")
+            raise DataError(
+                f"results.json: {one_line(name, 40)} in the names of its record is no text"
+            )
 
 
 def check_config(path: Path, expected: str) -> None:
@@ -168,7 +170,9 @@ def read_1_0_record(folder: Path, results: dict[str, Any]) -> RunRecord:
 def check_classes(results: dict[str, Any], record: RunRecord) -> None:
     """Refuses more predicted images than the run had."""
     if results["n"] > record.data["n"]:
-        raise DataError(f"results.json has {counted(results['n'], 'image')}, its record {record.data['n']:,}")
+        raise DataError(
+            f"results.json has {counted(results['n'], 'image')}, its record {record.data['n']:,}"
+        )
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]]:
@@ -216,5 +220,7 @@ def unfinished_note(names: Sequence[str]) -> str:
     shown = ", ".join(names[:SHOWN_UNFINISHED])
     if len(names) > SHOWN_UNFINISHED:
         shown += " and others"
-    return (f"{counted(len(names), 'unfinished run')} left out ({shown}): the command that started a "
-            "run continues it.")
+    return (
+        f"{counted(len(names), 'unfinished run')} left out ({shown}): the command that started a "
+        "run continues it."
+    )

@@ -135,7 +135,8 @@ def comparable_rows(row: Row, rows: Sequence[Row]) -> list[Row]:
 
 
 def first_tuned(row: Row, rows: Sequence[Row], differences: Differences) -> Row | None:
-    """In place of the default baseline, where it was not run: the first tuned row in paper order."""
+    """In place of the default baseline, where it was not run: the first tuned row in paper order.
+    """
     if not differences.is_default or differences.only_newer or differences.ours:
         return None
     tuned = tuned_rows(comparable_rows(row, rows))

@@ -1,4 +1,5 @@
-"""Metrics, class statistics and mistakes of one run, from its predictions, without model or images."""
+"""Metrics, class statistics and mistakes of one run, from its predictions, without model or images.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -139,7 +140,9 @@ class MeasuringCache:
     Equal arrays of identities are kept once.
     """
 
-    zero_shot: dict[str, tuple[Top, dict[str, Interval], dict[str, Sets]]] = field(default_factory=dict)
+    zero_shot: dict[str, tuple[Top, dict[str, Interval], dict[str, Sets]]] = field(
+        default_factory=dict
+    )
     arrays: dict[bytes, Array] = field(default_factory=dict)
 
     def shared(self, array: Array | None) -> Array | None:
@@ -195,7 +198,9 @@ def measure_run(
     if not data.has_logits:  # scaling and sets need the other classes too
         options = replace(options, posthoc=False, sets=False)
     sets = measure_sets(data.logits, data.label, options)
-    zero_shot_top, before, zero_shot_sets = measure_zero_shot(data, options, validation, cache, clusters)
+    zero_shot_top, before, zero_shot_sets = measure_zero_shot(
+        data, options, validation, cache, clusters
+    )
     if options.posthoc:
         add_posthoc(run, data, options, metrics, before)
     add_costs(run, metrics)

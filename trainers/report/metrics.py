@@ -256,7 +256,8 @@ METRICS: dict[str, Metric] = {
     "seconds": Metric("Seconds per image", percent=False, digits=4),
     "device_memory": Metric("GPU memory (GB)", percent=False, digits=2),
 }
-# Shown only where the classes have unequal numbers of images: otherwise they say what accuracy says.
+# Shown only where the classes have unequal numbers of images: otherwise they say what accuracy
+# says.
 OF_UNEQUAL_CLASSES = ("balanced_accuracy", "macro_f1")
 POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # without labels
 
@@ -294,7 +295,9 @@ def ranking_metrics() -> list[str]:
     return names
 
 
-def posthoc_metrics(data: Predictions, temperature: float, adapts: bool, bins: int) -> dict[str, Interval]:
+def posthoc_metrics(
+    data: Predictions, temperature: float, adapts: bool, bins: int
+) -> dict[str, Interval]:
     """The metrics after each kind of scaling that needs no labels.
 
     Args:

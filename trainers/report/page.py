@@ -34,7 +34,8 @@ from .thumbnails import Thumbnails
 from .verdict import Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
-REM_PER_INCH = 8.6  # size of figures on the page: their text of 8 points then is as large as small print
+# Size of figures on the page: their text of 8 points then is as large as small print
+REM_PER_INCH = 8.6
 MAX_CLASSES = 4000  # lines of classes on a page; with more, each run shows its worst classes only
 MIN_CLASSES = 20  # lines per run, however many runs there are
 MAX_THUMBNAILS = 600
@@ -83,17 +84,38 @@ def render_page(content: PageContent) -> str:
             "svg": Markup(inline_svg(item.figure, item.name)),
         })
     return render(
-        "report.html", content.title, verdicts=content.verdicts, tables=content.tables, figures=drawn,
-        runs=runs, choices=choices, thumbnails=pictures, page_notes=content.notes, leading=content.leading)
+        "report.html",
+        content.title,
+        verdicts=content.verdicts,
+        tables=content.tables,
+        figures=drawn,
+        runs=runs,
+        choices=choices,
+        thumbnails=pictures,
+        page_notes=content.notes,
+        leading=content.leading,
+    )
 
 
 def render(template: str, title: str, **content: object) -> str:
-    """A template with the common style and script. Everything in `content` is escaped, except Markup."""
+    """A template with the common style and script.
+
+    Everything in `content` is escaped, except Markup.
+    """
     style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment().get_template(template).render(
-        title=title, style=Markup(style), script=Markup(script), script_hash=f"sha256-{digest}", **content)
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            title=title,
+            style=Markup(style),
+            script=Markup(script),
+            script_hash=f"sha256-{digest}",
+            **content,
+        )
+    )
 
 
 @cache
@@ -148,17 +170,28 @@ def describe_run(
     if len(measured.classes) > max_classes:
         class_note = f"the {max_classes} most over-confident of {len(measured.classes)}"
     return {
-        "anchor": anchor, "title": f"{method} on {dataset}", "setting": setting, "backbone": backbone,
-        "seed": run.seed, "images": run.results["n"], "colour": method_info(run.trainer).colour,
+        "anchor": anchor,
+        "title": f"{method} on {dataset}",
+        "setting": setting,
+        "backbone": backbone,
+        "seed": run.seed,
+        "images": run.results["n"],
+        "colour": method_info(run.trainer).colour,
         "before": before,
         "accuracy": METRICS["accuracy"].show(measured.value("accuracy")),
         "ece": METRICS["ece"].show(measured.value("ece")),
         "filters": {
-            "method": method, "dataset": dataset, "backbone": backbone, "seed": str(run.seed),
+            "method": method,
+            "dataset": dataset,
+            "backbone": backbone,
+            "seed": str(run.seed),
             "text": " ".join([method, dataset, backbone, setting, run.name]),
         },
-        "diagram": reliability_diagram(measured), "metrics": metric_lines(measured), "mistakes": mistakes,
-        "classes": measured.classes[:max_classes], "class_note": class_note,
+        "diagram": reliability_diagram(measured),
+        "metrics": metric_lines(measured),
+        "mistakes": mistakes,
+        "classes": measured.classes[:max_classes],
+        "class_note": class_note,
         "settings": run_settings(measured),
     }
 
@@ -216,11 +249,12 @@ def reliability_diagram(measured: Measured) -> dict[str, Any]:
         top = 200 * (1 - max(accuracy, accuracy + gap))
         areas["over" if gap > 0 else "under"] += rectangle(x, top, width, 200 * abs(gap))
         areas["share"] += rectangle(x, 235 - share, width, share)
-        bins.append({
-            "area": rectangle(x, 200 * (1 - accuracy), width, 200 * accuracy),
-            "words": f"{counted(int(table.count[k]), 'image')}, confidence {100 * (accuracy + gap):.1f} %, "
-                     f"accuracy {100 * accuracy:.1f} %",
-        })
+        area = rectangle(x, 200 * (1 - accuracy), width, 200 * accuracy)
+        words = (
+            f"{counted(int(table.count[k]), 'image')}, confidence {100 * (accuracy + gap):.1f} %, "
+            f"accuracy {100 * accuracy:.1f} %"
+        )
+        bins.append({"area": area, "words": words})
     label = f"Reliability diagram, ECE {METRICS['ece'].show(measured.value('ece'))} %"
     return {"bins": bins, "areas": areas, "label": label}
 

@@ -1,4 +1,5 @@
-"""Pairs of methods on the images that both have: differences in calibration and accuracy, tested."""
+"""Pairs of methods on the images that both have: differences in calibration and accuracy, tested.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -31,19 +32,19 @@ COLUMNS = (
     "p, calibration", "Accuracy difference", "p, accuracy", "Images", "Clusters",
 )
 COLUMN_NOTE = (
-    "Differences are second − first, with 95 % intervals for each pair alone. Over-confidence: mean "
-    "confidence − accuracy, in points. Debiased RMS error in percent: √D, where D is the mean squared "
-    "gap between confidence and accuracy of the bins without what chance adds. Difference of squares: "
-    "of D, in squared points; negative means that the second is better calibrated. p, calibration: "
-    "whether |over-confidence| or D differs."
+    "Differences are second − first, with 95 % intervals for each pair alone. Over-confidence: "
+    "mean confidence − accuracy, in points. Debiased RMS error in percent: √D, where D is the mean "
+    "squared gap between confidence and accuracy of the bins without what chance adds. Difference "
+    "of squares: of D, in squared points; negative means that the second is better calibrated. p, "
+    "calibration: whether |over-confidence| or D differs."
 )
 ASSUMPTIONS = (
-    "Assumptions: images are independent draws from their data set, but for those of one cluster (all "
-    "seeds of an image, its corruptions, its patient). Data sets are fixed and have equal weight: "
-    "nothing is claimed about others. Seeds are those that were run; an effect that all images of a "
-    "seed share, such as a prompt trained per seed, is not in the variance. Methods that depend on the "
-    "order of the images are tested for this order. Bins are fixed in advance. Below 100 images p is "
-    "approximate."
+    "Assumptions: images are independent draws from their data set, but for those of one cluster "
+    "(all seeds of an image, its corruptions, its patient). Data sets are fixed and have equal "
+    "weight: nothing is claimed about others. Seeds are those that were run; an effect that all "
+    "images of a seed share, such as a prompt trained per seed, is not in the variance. Methods "
+    "that depend on the order of the images are tested for this order. Bins are fixed in advance. "
+    "Below 100 images p is approximate."
 )
 
 
@@ -137,7 +138,9 @@ class PairTests:
             if pair is not None:
                 untested.append(pair)
         count = len(self.rows)
-        is_whole = len(untested) == count * (count - 1) // 2 and all(pair.is_common for pair in untested)
+        is_whole = len(untested) == count * (count - 1) // 2 and all(
+            pair.is_common for pair in untested
+        )
         return correct(untested, "Shaffer" if is_whole else "Holm")
 
     def against(self, baseline: Row) -> list[Pair]:
@@ -222,7 +225,9 @@ class PairTests:
             matches = self.overlapping_columns(first, second)
         sets = []
         for first_column, second_column in matches:
-            shared = share_images(*matched_seeds(cells[first, first_column], cells[second, second_column]))
+            shared = share_images(
+                *matched_seeds(cells[first, first_column], cells[second, second_column])
+            )
             if shared is not None:
                 sets.append(shared)
         return sets, is_common and len(sets) == len(self.common)
@@ -286,7 +291,9 @@ def rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
     for confidence, correct in parts:
         by_seed = []
         for seed in range(confidence.shape[1]):
-            by_seed.append(cal.squared_calibration_error(confidence[:, seed], correct[:, seed], bins))
+            by_seed.append(
+                cal.squared_calibration_error(confidence[:, seed], correct[:, seed], bins)
+            )
         by_set.append(np.mean(by_seed))
     return max(0.0, float(np.mean(by_set))) ** 0.5
 
@@ -303,8 +310,19 @@ def correct(untested: Sequence[Untested], method: str) -> list[Pair]:
         accuracy = adjust(accuracy)
     pairs = []
     for pair, p, accuracy_p in zip(untested, calibration, accuracy, strict=True):
-        pairs.append(Pair(pair.first, pair.second, pair.comparison, pair.over, pair.errors, pair.seeds,
-                          float(p), float(accuracy_p), family))
+        pairs.append(
+            Pair(
+                pair.first,
+                pair.second,
+                pair.comparison,
+                pair.over,
+                pair.errors,
+                pair.seeds,
+                float(p),
+                float(accuracy_p),
+                family,
+            )
+        )
     return pairs
 
 
@@ -328,12 +346,19 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
     if len(pairs) == 1:
         correction = "One pair: p needs no correction."
     else:
-        correction = f"p is corrected over all rows ({pairs[0].family}), calibration and accuracy apart."
+        correction = (
+            f"p is corrected over all rows ({pairs[0].family}), calibration and accuracy apart."
+        )
     notes = [f"{COLUMN_NOTE} {correction} Bold: p below 0.05.", *image_notes(pairs), ASSUMPTIONS]
     images = images_fact(grid.counts(grid.common_columns()))
     bins = counted(grid.bins, "bin")
     notes.append(f"{images}. {bins}.")
-    facts = [images, bins, "differences are second − first with 95 % intervals", "bold: p below 0.05"]
+    facts = [
+        images,
+        bins,
+        "differences are second − first with 95 % intervals",
+        "bold: p below 0.05",
+    ]
     return Table(name, title, list(COLUMNS), [RowBlock("Pair", rows)], notes, facts)
 
 

@@ -127,7 +127,9 @@ def read_predictions(
     try:
         stored = read_arrays(path)
     except Damaged as damage:
-        raise DataError(f"{FILE_NAME} cannot be read ({damage}); run the evaluation again") from damage
+        raise DataError(
+            f"{FILE_NAME} cannot be read ({damage}); run the evaluation again"
+        ) from damage
     if not record.is_1_0:
         check_record(stored, record)
 
@@ -197,7 +199,9 @@ def check_record(stored: Mapping[str, Array], record: RunRecord) -> None:
 
 
 def check_arrays(
-    columns: Mapping[str, Array], results: Mapping[str, Any], kinds: Mapping[str, ArrayKind] = ARRAYS,
+    columns: Mapping[str, Array],
+    results: Mapping[str, Any],
+    kinds: Mapping[str, ArrayKind] = ARRAYS,
 ) -> None:
     """Refuses arrays that are missing, or whose type or shape does not fit the results."""
     missing = [name for name, kind in kinds.items() if kind.required and name not in columns]

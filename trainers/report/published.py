@@ -98,10 +98,14 @@ def cells(table: str | None = None) -> Iterator[Cell]:
         about = content()["tables"][name]
         where = where_printed(name)
         for row in about["rows"]:
-            for at, (column, printed) in enumerate(zip(about["columns"], row["values"], strict=True)):
+            for at, (column, printed) in enumerate(
+                zip(about["columns"], row["values"], strict=True)
+            ):
                 difference = row["differences"][at] if "differences" in row else None
                 colour = row["colours"][at] if "colours" in row else None
-                yield Cell(name, row["metric"], row["method"], column, printed, where, difference, colour)
+                yield Cell(
+                    name, row["metric"], row["method"], column, printed, where, difference, colour
+                )
 
 
 def find(table: str, metric: str, method: str, column: str) -> Cell | None:
@@ -157,8 +161,15 @@ def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell |
     if "TTA.STEPS" in record.changed:
         steps = record.changed["TTA.STEPS"][1]
     plain = metric.removesuffix("_sals")
-    return find_for_run(plain, str(record.method["trainer"]), str(record.data["dataset"]),
-                        str(record.model["backbone"]), source, steps=steps, sals=metric.endswith("_sals"))
+    return find_for_run(
+        plain,
+        str(record.method["trainer"]),
+        str(record.data["dataset"]),
+        str(record.model["backbone"]),
+        source,
+        steps=steps,
+        sals=metric.endswith("_sals"),
+    )
 
 
 def is_published_data(record: RunRecord) -> bool:

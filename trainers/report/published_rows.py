@@ -116,8 +116,12 @@ def difference(ours: Entry | None, theirs: Entry | None) -> Entry | None:
 
 def published_note(sources: Sequence[str], source: str, backbone: str) -> str:
     if not sources:
-        return (f"{paper.source_name(source)} print no numbers for {backbone} under these settings, "
-                "on these numbers of test images.")
-    return (f"Rows marked published are from {'; '.join(sorted(set(sources)))} and were not measured "
-            "here. They stand beside runs on the whole test set, with OpenAI's weights and the "
-            "settings of the source.")
+        return (
+            f"{paper.source_name(source)} print no numbers for {backbone} under these settings, "
+            "on these numbers of test images."
+        )
+    return (
+        f"Rows marked published are from {'; '.join(sorted(set(sources)))} and were not measured "
+        "here. They stand beside runs on the whole test set, with OpenAI's weights and the "
+        "settings of the source."
+    )

@@ -12,7 +12,7 @@ from ...datasets.utils.files import no_formula
 from .sentences import plain_text
 from .table_model import Entry, Table, TableRow
 
-LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}. Notes on the tables: tables_notes.tex.
+LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}. Notes on tables: tables_notes.tex.
 \providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
 \providecommand{\worse}[1]{\textcolor[rgb]{0.55,0.22,0.22}{#1}}
 """
@@ -95,9 +95,16 @@ def latex(table: Table) -> str:
     columns = " & ".join(escape_latex(column) for column in table.columns)
     lines = [f"% {escape_latex(note)}" for note in table.notes]
     lines += [
-        rf"\begin{{{environment}}}[t]", r"\centering", rf"\caption{{{escape_latex(table.caption)}}}",
-        rf"\label{{tab:{table.name}}}", r"\small", r"\setlength{\tabcolsep}{4pt}",
-        r"\sbox0{%", rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", rf" & {columns} \\",
+        rf"\begin{{{environment}}}[t]",
+        r"\centering",
+        rf"\caption{{{escape_latex(table.caption)}}}",
+        rf"\label{{tab:{table.name}}}",
+        r"\small",
+        r"\setlength{\tabcolsep}{4pt}",
+        r"\sbox0{%",
+        rf"\begin{{tabular}}{{l{'r' * width}}}",
+        r"\toprule",
+        rf" & {columns} \\",
     ]
     for block in table.blocks:
         lines.append(r"\midrule")

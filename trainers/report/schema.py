@@ -70,11 +70,23 @@ REQUIRED = {
     "classes": COUNT, "bins": COUNT, "accuracy": NUMBER, "ece": NUMBER,
 }
 OPTIONAL = {
-    "split": "a name", "data_hash": "text", "weights_hash": "text", "device": "text",
-    "precision": "text", "finished": "text", "classnames": "a list of texts",
-    "versions": "pairs of texts", "plugins": "pairs of texts", "zero_shot": "true or false",
-    "complete": "true or false", "seconds_per_image": NUMBER, "adapt_seconds_per_image": NUMBER,
-    "peak_device_bytes": NUMBER, "classes_in_64": NUMBER, "record": "a record", "files": "pairs of texts",
+    "split": "a name",
+    "data_hash": "text",
+    "weights_hash": "text",
+    "device": "text",
+    "precision": "text",
+    "finished": "text",
+    "classnames": "a list of texts",
+    "versions": "pairs of texts",
+    "plugins": "pairs of texts",
+    "zero_shot": "true or false",
+    "complete": "true or false",
+    "seconds_per_image": NUMBER,
+    "adapt_seconds_per_image": NUMBER,
+    "peak_device_bytes": NUMBER,
+    "classes_in_64": NUMBER,
+    "record": "a record",
+    "files": "pairs of texts",
     "exported": "true or false",
 }
 
@@ -114,5 +126,7 @@ def read_plain_json(path: Path) -> Any:
         raise DataError(f"{path.name}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         words = one_line(error, 120)
-        raise DataError(f"{path.name} is not valid JSON ({words}); run the evaluation again") from error
+        raise DataError(
+            f"{path.name} is not valid JSON ({words}); run the evaluation again"
+        ) from error
     return content

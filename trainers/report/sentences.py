@@ -17,15 +17,29 @@ MANY = 6  # things that a note names before it says how many more there are
 
 # Fields of a record that a row's label states where nothing else tells two rows apart.
 FIELD_WORDS: Mapping[str, str] = {
-    "method.source": "code {}", "numerics.engine": "engine {}", "numerics.precision": "{}",
-    "numerics.tf32": "TF32 {}", "numerics.device_type": "on {}", "numerics.jacobian": "Jacobian {}",
-    "views.pipeline": "views {}", "views.count": "{} views", "views.augmix": "AugMix {}",
-    "views.pixels": "pixels {}", "model.prompt.protocol": "prompt {}", "model.prompt.hash": "prompt {}",
-    "model.prompt.words": "words {}", "model.prompt.kind": "prompt {}",
-    "model.weights": "weights {}", "data.listing": "order of images {}", "data.images": "images {}",
-    "data.split": "split {}", "method.training.images": "training images {}",
-    "method.stream.order": "{} order", "method.stream.reset": "reset {}",
-    "numerics.part": "parts of {} images", "numerics.episodes": "{} images at once",
+    "method.source": "code {}",
+    "numerics.engine": "engine {}",
+    "numerics.precision": "{}",
+    "numerics.tf32": "TF32 {}",
+    "numerics.device_type": "on {}",
+    "numerics.jacobian": "Jacobian {}",
+    "views.pipeline": "views {}",
+    "views.count": "{} views",
+    "views.augmix": "AugMix {}",
+    "views.pixels": "pixels {}",
+    "model.prompt.protocol": "prompt {}",
+    "model.prompt.hash": "prompt {}",
+    "model.prompt.words": "words {}",
+    "model.prompt.kind": "prompt {}",
+    "model.weights": "weights {}",
+    "data.listing": "order of images {}",
+    "data.images": "images {}",
+    "data.split": "split {}",
+    "method.training.images": "training images {}",
+    "method.stream.order": "{} order",
+    "method.stream.reset": "reset {}",
+    "numerics.part": "parts of {} images",
+    "numerics.episodes": "{} images at once",
 }
 NEVER_NAMED = ("seed", "data.n", "data.dataset", "data.subset")
 

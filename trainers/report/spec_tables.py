@@ -79,8 +79,12 @@ def corruption_tables(
         for table in by_backbone(at_worst):
             grid = grid_of(table.runs, table.label, table.label, spec.rows)
             grid.notes += grid_notes(grid)
-            made = results_table(grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published, differences)
-            corruptions = [str(column.record.data["corruption"]).replace("_", " ") for column in grid.columns]
+            made = results_table(
+                grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published, differences
+            )
+            corruptions = [
+                str(column.record.data["corruption"]).replace("_", " ") for column in grid.columns
+            ]
             labels = []
             for column, corruption in zip(grid.columns, corruptions, strict=True):
                 # Other images of one corruption, such as a pilot, are told apart by their number.

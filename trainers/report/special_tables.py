@@ -1,4 +1,5 @@
-"""Tables with columns of their own: thresholds, class similarity, prompts, decisions, all metrics."""
+"""Tables with columns of their own: thresholds, class similarity, prompts, decisions, all metrics.
+"""
 from __future__ import annotations
 
 import math
@@ -25,36 +26,47 @@ THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 THIRDS = ("least alike third", "middle third", "most alike third", "all")
 
 # The metrics of each table of single runs; what a plugin registers is in the last one.
-DECISIONS = ("accuracy", "balanced_accuracy", "macro_f1", "selective_accuracy", "share_above", "risk",
-             "auroc", "aurc")
+DECISIONS = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "selective_accuracy",
+    "share_above",
+    "risk",
+    "auroc",
+    "aurc",
+)
 CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ace", "mce",
                "classwise_ece")
 POSTHOC_TABLE = ("ece_sals", "ece_temperature")
 SCORES = ("brier", "nll")
 
-INTERVAL_FACTS = ("brackets: 95 % interval of one run", "± is the sample standard deviation over seeds")
+INTERVAL_FACTS = (
+    "brackets: 95 % interval of one run",
+    "± is the sample standard deviation over seeds",
+)
 DECISION_NOTE = (
     f"Accuracy above {SURE:g}: of the predictions whose confidence exceeds {SURE:g}. Errors at "
-    f"{100 * COVERAGE:g} % coverage: error rate of the most confident {100 * COVERAGE:g} % of the images. "
-    "AUROC and AURC: how well confidence separates right from wrong."
+    f"{100 * COVERAGE:g} % coverage: error rate of the most confident {100 * COVERAGE:g} % of the "
+    "images. AUROC and AURC: how well confidence separates right from wrong."
 )
 SETS_NOTE = (
-    f"Conformal sets with nominal coverage {100 * (1 - ALPHA):g} %: a seeded half of each class's test "
-    "images, with their labels, gives the threshold; coverage (share of sets that hold the true class) "
-    "and size (classes per set) are of the other half."
+    f"Conformal sets with nominal coverage {100 * (1 - ALPHA):g} %: a seeded half of each class's "
+    "test images, with their labels, gives the threshold; coverage (share of sets that hold the "
+    "true class) and size (classes per set) are of the other half."
 )
 CALIBRATION_NOTE = (
-    "ECE, smooth ECE, ACE, MCE and classwise ECE have no interval: chance adds to the |gap| of each bin, "
-    "so on few images they are too high. The debiased RMS error is without what chance adds (Kumar, Liang "
-    "and Ma, 2019), so it can be below ECE."
+    "ECE, smooth ECE, ACE, MCE and classwise ECE have no interval: chance adds to the |gap| of "
+    "each bin, so on few images they are too high. The debiased RMS error is without what chance "
+    "adds (Kumar, Liang and Ma, 2019), so it can be below ECE."
 )
 UNEQUAL_NOTE = (
-    "The classes have unequal numbers of test images. Balanced accuracy: mean over classes of the share "
-    "of right images. Macro-F1: mean over classes of F1."
+    "The classes have unequal numbers of test images. Balanced accuracy: mean over classes of the "
+    "share of right images. Macro-F1: mean over classes of F1."
 )
 GROUPS_NOTE = (
-    "Images of one group (such as a patient) are not independent: accuracy and over-confidence have "
-    "intervals by group, other metrics have none."
+    "Images of one group (such as a patient) are not independent: accuracy and over-confidence "
+    "have intervals by group, other metrics have none."
 )
 
 
@@ -118,7 +130,9 @@ def single_run_rows(
             entries_of_row[row] += line.entries
     rows = []
     for row, cell in cells:
-        rows.append(TableRow(row.label, row.method, [*entries_of_row[row], *set_entries(cell, kinds)]))
+        rows.append(
+            TableRow(row.label, row.method, [*entries_of_row[row], *set_entries(cell, kinds)])
+        )
     return rows
 
 
@@ -171,7 +185,9 @@ def interval_entry(intervals: Sequence[Interval], scale: int, decimals: int) -> 
 
 def decision_table(grid: Grid, name: str, title: str) -> Table | None:
     """What a user who may decline to answer needs: selective accuracy, risk, conformal sets."""
-    return single_run_table(grid, name, title, DECISIONS, [DECISION_NOTE, SETS_NOTE], with_sets=True)
+    return single_run_table(
+        grid, name, title, DECISIONS, [DECISION_NOTE, SETS_NOTE], with_sets=True
+    )
 
 
 def metric_tables(grid: Grid, name: str) -> list[Table]:
@@ -252,13 +268,18 @@ def similarity_table(grid: Grid, name: str, title: str) -> Table | None:
             blocks.append(RowBlock(label, rows))
     if not blocks:
         return None
-    notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among "
-             "mistakes is 0, so their mean confidence is their ECE.", grid.images(), *grid.notes]
+    notes = [
+        "Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among "
+        "mistakes is 0, so their mean confidence is their ECE.",
+        grid.images(),
+        *grid.notes,
+    ]
     return Table(name, title, list(THIRDS), blocks, notes, [images_fact(grid.counts())])
 
 
 def mistakes_by_similarity(data: PairErrors) -> list[float]:
-    """Mean confidence in percent of each third of the mistakes, and of all; NaN if there are none."""
+    """Mean confidence in percent of each third of the mistakes, and of all; NaN if there are none.
+    """
     order = np.argsort(data.similarity, kind="stable")
     # Thirds of the mistakes, not of the pairs of classes.
     third = np.minimum(3 * (np.cumsum(data.count[order]) - 1) // max(data.count.sum(), 1), 2)

@@ -21,15 +21,15 @@ TEMPERATURE_NOTE = (
     "otherwise each half of the test images is scaled by the temperature fitted on the other half."
 )
 POSTHOC_NOTE = (
-    "CoTS and E-CoTS rescale each image by its own strong views; they need a method that uses several "
-    "views. A method that does not change the prompt has τ = 1 everywhere. E-CoTS weights the plain "
-    "view by the mean cosine a of the classes: where class features are nearly orthogonal, as those "
-    "of small models are, the strong views decide alone and accuracy falls. Fixed temperature: 1.16 "
-    "for transformers, 1.15 for ResNets, as in C-TPT's code."
+    "CoTS and E-CoTS rescale each image by its own strong views; they need a method that uses "
+    "several views. A method that does not change the prompt has τ = 1 everywhere. E-CoTS weights "
+    "the plain view by the mean cosine a of the classes: where class features are nearly "
+    "orthogonal, as those of small models are, the strong views decide alone and accuracy falls. "
+    "Fixed temperature: 1.16 for transformers, 1.15 for ResNets, as in C-TPT's code."
 )
 SECONDS_NOTE = (
-    "Seconds per image: adaptation and prediction from cached view features on this machine, without "
-    "encoding."
+    "Seconds per image: adaptation and prediction from cached view features on this machine, "
+    "without encoding."
 )
 MEMORY_NOTE = (
     "GPU memory: the most that tensors took at once, model and encoding included; libraries and "

@@ -73,19 +73,25 @@ class ValidationRuns:
                 unused += [run.name for run in held_out]
             if held_out and has_several_datasets(tested):
                 name = dataset_words(tested[0].record)
-                note = (f"Several data sets are called {name}, so it is not known whose validation images "
-                        "were used: no validation run counts for them. DATASET.LABEL tells them apart.")
+                note = (
+                    f"Several data sets are called {name}, so it is not known whose validation "
+                    "images were used: no validation run counts for them. DATASET.LABEL tells "
+                    "them apart."
+                )
                 if note not in self.notes:
                     self.notes.append(note)
                 held_out = []
-            # The largest first; of equal ones by name, so that the order of folders does not matter.
+            # The largest first; of equal ones by name, so that the order of folders does not
+            # matter.
             held_out.sort(key=lambda run: (-run.results["n"], run.name))
             for run in tested:
                 alike = [other for other in held_out if corruption_of(other) == corruption_of(run)]
                 self.by_test[id(run)] = alike or held_out
         if unused:
-            self.notes.append("On validation images, and not of the settings, data set and seed of any test "
-                              f"run here: {listed(sorted(unused))}.")
+            self.notes.append(
+                "On validation images, and not of the settings, data set and seed of any test "
+                f"run here: {listed(sorted(unused))}."
+            )
 
     def of(self, test: FinishedRun) -> list[FinishedRun]:
         """The validation runs of a test run, the largest first. Those under the same corruption
@@ -105,7 +111,9 @@ class ValidationRuns:
             try:
                 predictions = run.load_predictions()
             except DataError as error:
-                notes.append(f"{run.name} is left out: {error}; temperatures are fitted without it.")
+                notes.append(
+                    f"{run.name} is left out: {error}; temperatures are fitted without it."
+                )
                 continue
             where = f"{method_name(test.record)} on {column_words(test.record)}"
             usable, note = without_test_images(predictions, test_images, where)
@@ -161,7 +169,9 @@ def without_test_images(
     return usable_part(predictions, shared, where)
 
 
-def usable_part(predictions: Predictions, shared: Array, where: str) -> tuple[Predictions | None, str]:
+def usable_part(
+    predictions: Predictions, shared: Array, where: str
+) -> tuple[Predictions | None, str]:
     """The predictions on images that are not shared, or None if too many are; and a note."""
     count = int(shared.sum())
     total = len(shared)

@@ -36,7 +36,12 @@ from .zero_shot import zero_shot_parts
 COLUMN_LABELS: Mapping[str, Mapping[str, str]] = {  # as in the published tables
     "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},
 }
-TEXT_KEYS = ("PROMPT.TEMPLATE", "PROMPT.DESCRIPTIONS", "PROMPT.ENSEMBLE", "PROMPT.DESCRIPTION_FORMAT")
+TEXT_KEYS = (
+    "PROMPT.TEMPLATE",
+    "PROMPT.DESCRIPTIONS",
+    "PROMPT.ENSEMBLE",
+    "PROMPT.DESCRIPTION_FORMAT",
+)
 
 
 def varied_keys(columns: str) -> tuple[str, ...]:
@@ -50,7 +55,9 @@ def varied_keys(columns: str) -> tuple[str, ...]:
     return (columns,)
 
 
-def column_value(columns: str, measured: Measured, runs: Sequence[Measured], backbone: str) -> tuple[str, str]:
+def column_value(
+    columns: str, measured: Measured, runs: Sequence[Measured], backbone: str
+) -> tuple[str, str]:
     """The column of a run in a table of values: what makes it another column, and its label."""
     record = measured.record
     if columns == "backbone":
@@ -99,7 +106,9 @@ def value_tables(
         return [value_table(measured, tables, spec, published, spec.title)]
     made = []
     for table in tables:
-        made.append(value_table(table.runs, [table], spec, published, f"{spec.title}, {table.label}"))
+        made.append(
+            value_table(table.runs, [table], spec, published, f"{spec.title}, {table.label}")
+        )
     return made
 
 
@@ -118,7 +127,9 @@ def value_table(
     for metric in spec.metrics:
         entries: Entries = {}
         for row in grid.rows:
-            entries[row] = [average_entry(grid.cells_of(row, value), metric) for value in grid.values]
+            entries[row] = [
+                average_entry(grid.cells_of(row, value), metric) for value in grid.values
+            ]
         if spec.columns == "prompt":
             add_prompt_differences(entries, grid, metric)
         lines: list[TableRow] = []
@@ -198,10 +209,15 @@ class ValueGrid:
                 self.left_out.append(column.label)
         # A pilot and the whole set have images in common: only the larger one is averaged.
         self.common = largest_of_each_dataset(shared)
-        self.smaller = [f"{column.label}, {column.n:,} images" for column in shared if column not in self.common]
+        self.smaller = [
+            f"{column.label}, {column.n:,} images" for column in shared if column not in self.common
+        ]
 
     def arrange(
-        self, runs: Sequence[Measured], tables: Sequence[BackboneRuns], column_of: Mapping[int, Column],
+        self,
+        runs: Sequence[Measured],
+        tables: Sequence[BackboneRuns],
+        column_of: Mapping[int, Column],
     ) -> None:
         """Puts each run into its row, value and data set."""
         backbone_of = {}
@@ -238,8 +254,10 @@ class ValueGrid:
         layers = layers_of_cell(runs, self.notes)
         for layer in layers[1:]:
             names = ", ".join(run.run.name for run in layer)
-            self.notes.append(f"{row.label} on {column.label}: {names} may not be pooled with the other "
-                              "runs of this cell and is left out here.")
+            self.notes.append(
+                f"{row.label} on {column.label}: {names} may not be pooled with the other "
+                "runs of this cell and is left out here."
+            )
         return sorted(layers[0], key=lambda run: run.seed)
 
     def cells_of(self, row: Row, value: str) -> list[list[Measured]]:
@@ -250,7 +268,8 @@ class ValueGrid:
         return [sets[column] for column in self.common]
 
     def published_cell(self, row: Row, value: str, metric: str) -> paper.Cell | None:
-        """The published average of a row under a column's label, if it is over the same data sets."""
+        """The published average of a row under a column's label, if it is over the same data sets.
+        """
         records = []
         for cell in self.cells_of(row, value):
             for run in cell:
@@ -282,11 +301,15 @@ class ValueGrid:
         notes = list(self.notes)
         failed = self.failed_images()
         if failed:
-            notes.append(f"Failed images: {listed(failed)}. Above 1 % of either a cell is not ranked.")
+            notes.append(
+                f"Failed images: {listed(failed)}. Above 1 % of either a cell is not ranked."
+            )
         if self.left_out:
             notes.append(f"Left out, because not every cell has them: {listed(self.left_out)}.")
         if self.smaller:
-            notes.append(f"Left out for a larger set of images of the same data set: {listed(self.smaller)}.")
+            notes.append(
+                f"Left out for a larger set of images of the same data set: {listed(self.smaller)}."
+            )
         return notes
 
     def failed_images(self) -> list[str]:

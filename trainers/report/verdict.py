@@ -1,4 +1,5 @@
-"""The verdict: which method is best calibrated, how the others err, and what the images can show."""
+"""The verdict: which method is best calibrated, how the others err, and what the images can show.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ class Verdict:
     findings: Sequence[str] = ()
 
 
-def judge(grid: Grid, pairs: Sequence[Pair], against_baseline: Sequence[Pair] = ()) -> Verdict | None:
+def judge(
+    grid: Grid, pairs: Sequence[Pair], against_baseline: Sequence[Pair] = ()
+) -> Verdict | None:
     """Sorts the methods of a main table by ECE; the tests of `pairs` decide what is said of them.
 
     Rows with too many failed images are left out. None if the methods share no data set.
@@ -92,7 +95,8 @@ def make_line(grid: Grid, row: Row, columns: Sequence[Column]) -> Line:
 
 
 def candidates(lines: Sequence[Line]) -> list[Line]:
-    """The methods that can be called best: tuned ones, otherwise all but zero-shot, otherwise all."""
+    """The methods that can be called best: tuned ones, otherwise all but zero-shot, otherwise all.
+    """
     tuned = [line for line in lines if method_info(line.row.method).tuned]
     if tuned:
         return tuned
@@ -103,8 +107,10 @@ def candidates(lines: Sequence[Line]) -> list[Line]:
 def unranked_sentence(lines: Sequence[Line]) -> str:
     """The methods of plugins that are not loaded: what they are is not known."""
     figures = [f"{line.row.label} {line.ece:.1f}{PERCENT}" for line in lines]
-    return (f"ECE: {joined_with_and(figures)}. They are not ranked, because nothing is known of these "
-            "methods without their plugins.")
+    return (
+        f"ECE: {joined_with_and(figures)}. They are not ranked, because nothing is known of these "
+        "methods without their plugins."
+    )
 
 
 def verdict_sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair]) -> str:
@@ -142,7 +148,11 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
             if pair.has(best.row) and pair.has(other.row):
                 tested[other.row] = pair
     if not tested:
-        return f"{lowest}, before {others[0].row.label} with {others[0].ece:.1f}{PERCENT}; they share no images."
+        second = others[0]
+        return (
+            f"{lowest}, before {second.row.label} with {second.ece:.1f}{PERCENT}; they share no "
+            f"images."
+        )
     beaten_by = [row for row, pair in tested.items() if pair.better is row]
     if beaten_by:
         pair = tested[beaten_by[0]]
@@ -168,13 +178,17 @@ def pair_sentence(pair: Pair) -> str:
     if pair.over[0] * pair.over[1] < 0 and pair.comparison.over.p < LEVEL:
         return opposite_sentence(pair)
     names = f"{pair.first.label} and {pair.second.label}"
-    sentence = f"No difference in calibration between {names} is shown ({p_words(pair.p)}, {pair.family})"
+    sentence = (
+        f"No difference in calibration between {names} is shown ({p_words(pair.p)}, {pair.family})"
+    )
     accuracy = pair.comparison.accuracy
     if pair.accuracy_p < LEVEL:
         better = pair.second if accuracy.value > 0 else pair.first
         low, high = sorted((abs(accuracy.low), abs(accuracy.high)))
-        return (f"{sentence}; {better.label} is more accurate by {100 * abs(accuracy.value):.1f} points "
-                f"[{100 * low:.1f}, {100 * high:.1f}] ({p_words(pair.accuracy_p)}).")
+        return (
+            f"{sentence}; {better.label} is more accurate by {100 * abs(accuracy.value):.1f} "
+            f"points [{100 * low:.1f}, {100 * high:.1f}] ({p_words(pair.accuracy_p)})."
+        )
     return f"{sentence}. {power_sentence(pair)}"
 
 
@@ -184,10 +198,12 @@ def better_sentence(pair: Pair) -> str:
     winner, loser = (pair.second, pair.first) if is_second else (pair.first, pair.second)
     over = pair.over[::-1] if is_second else pair.over
     errors = pair.errors[::-1] if is_second else pair.errors
-    sentence = (f"{winner.label} is better calibrated than {loser.label} on the same "
-                f"{counted(pair.comparison.images, 'image')} ({p_words(pair.p)}, {pair.family}): "
-                f"{over_words(over[0], unit=False)} instead of {over_words(over[1], over[0])}; debiased RMS error "
-                f"{100 * errors[0]:.1f} instead of {100 * errors[1]:.1f}{PERCENT}.")
+    sentence = (
+        f"{winner.label} is better calibrated than {loser.label} on the same "
+        f"{counted(pair.comparison.images, 'image')} ({p_words(pair.p)}, {pair.family}): "
+        f"{over_words(over[0], unit=False)} instead of {over_words(over[1], over[0])}; debiased "
+        f"RMS error {100 * errors[0]:.1f} instead of {100 * errors[1]:.1f}{PERCENT}."
+    )
     if pair.comparison.level < LEVEL <= pair.comparison.squared.p:
         sentence += " Mean confidence is nearer to accuracy; bin by bin no difference is shown."
     elif pair.comparison.squared.p < LEVEL <= pair.comparison.level:
@@ -217,7 +233,8 @@ def disagreement_sentence(pair: Pair) -> str:
 
 
 def opposite_sentence(pair: Pair) -> str:
-    """One method is over-confident, the other under-confident, and neither is shown to be better."""
+    """One method is over-confident, the other under-confident, and neither is shown to be better.
+    """
     over = pair.comparison.over
     low, high = sorted((abs(over.low), abs(over.high)))
     return (f"{pair.first.label} is {over_words(pair.over[0])}, {pair.second.label} "

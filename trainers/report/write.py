@@ -15,7 +15,8 @@ from .table_model import Table
 
 logger = logging.getLogger(__name__)
 
-LIST = "figures.json"  # files that the last report wrote into figures/, which the next one may remove
+# Files that the last report wrote into figures/, which the next one may remove
+LIST = "figures.json"
 
 
 def write_tables(out: Path, tables: Sequence[Table]) -> None:

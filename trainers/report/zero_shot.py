@@ -26,7 +26,11 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
             source = measured.record.method.get("source")
     parts = []
     for measured in sorted(runs, key=lambda run: not run.has_logits):
-        if not measured.run.has_zero_shot or measured.from_tuned_run or is_learnt_and_trained(measured):
+        if (
+            not measured.run.has_zero_shot
+            or measured.from_tuned_run
+            or is_learnt_and_trained(measured)
+        ):
             continue
         record = zero_shot_record(measured.record, source)
         if conditions(record) not in covered:

@@ -261,8 +261,8 @@ def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
 def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> dict[str, Any]:
     """How numbers are computed.
 
-    Whether the Jacobian is used is decided when the model is loaded, from counts and settings. Until
-    then it is AUTO, which equals what a run has recorded.
+    Whether the Jacobian is used is decided when the model is loaded, from counts and settings.
+    Until then it is AUTO, which equals what a run has recorded.
     """
     jacobian: bool | str = AUTO
     if not tunes_context or not cfg.TTA.STEPS:

@@ -41,8 +41,8 @@ ROW = ("method.trainer", "method.source", "method.stream", "numerics.engine",
        "numerics.precision", "views.pipeline", "model.prompt.protocol", "changed")
 COLUMN = ("data.images", "data.classes", "data.subset")
 TABLE = ("model.weights",)
-# The values of all settings. On one data set these must agree, not only that both are the defaults: a
-# default may have been edited between two runs.
+# The values of all settings. On one data set these must agree, not only that both are the defaults:
+# a default may have been edited between two runs.
 VALUES = ("method.settings", "method.training.settings", "views.count", "views.size",
           "views.augmix", "views.pixels")
 
@@ -207,7 +207,9 @@ class RunRecord:
         """A text that is equal for two records if they are the same for this purpose."""
         return canonical_json(self.fields(purpose, without))
 
-    def difference(self, other: RunRecord, purpose: str, without: str | Sequence[str] = "") -> Difference:
+    def difference(
+        self, other: RunRecord, purpose: str, without: str | Sequence[str] = ""
+    ) -> Difference:
         """The fields and settings that differ for a purpose, each with the value of both records.
 
         The code of a built-in method is compared within one version of this package. Between
@@ -351,7 +353,9 @@ def plain_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be part of a record")
 
 
-def hashes_of_files(folder: Path, results: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+def hashes_of_files(
+    folder: Path, results: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, str]:
     """What ties the files of a finished run to each other.
 
     Args:

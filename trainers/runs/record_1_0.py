@@ -150,7 +150,9 @@ class Run10:
         for part in Path(self.prompt_path).parts:
             if method_key(part) in self.dataset_keys():
                 part = "*"
-            part = re.sub(rf"(?i)(?<![a-z0-9])(seed[-_]?){self.results['seed']}(?!\d)", r"\1*", part)
+            part = re.sub(
+                rf"(?i)(?<![a-z0-9])(seed[-_]?){self.results['seed']}(?!\d)", r"\1*", part
+            )
             parts.append(part)
         if parts == list(Path(self.prompt_path).parts):  # a file of no known layout
             return f"{Path(self.prompt_path).stem}-{self.prompt_hash()[:8]}"
@@ -198,8 +200,12 @@ class Run10:
 
     def numerics(self) -> dict[str, Any]:
         return {
-            "precision": str(self.results.get("precision") or self.settings.get("MODEL.PREC") or ""),
-            "device_type": str(self.results.get("device") or "").partition(" ")[0].partition(":")[0],
+            "precision": str(
+                self.results.get("precision") or self.settings.get("MODEL.PREC") or ""
+            ),
+            "device_type": str(self.results.get("device") or "")
+            .partition(" ")[0]
+            .partition(":")[0],
             "engine": self.fingerprint.get("engine"),
         }
 
@@ -225,7 +231,8 @@ class Run10:
         return settings
 
     def descriptions(self) -> str:
-        """The name of a file of descriptions: its folder's if the file is named after its data set."""
+        """The name of a file of descriptions: its folder's if the file is named after its data set.
+        """
         path = Path(str(self.settings["PROMPT.DESCRIPTIONS"]))
         if method_key(path.stem) in self.dataset_keys() and path.parent.name:
             return path.parent.name

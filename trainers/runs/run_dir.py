@@ -62,7 +62,9 @@ PROMPT_FILE = re.compile(r"model.*\.pth\.tar.*|checkpoint")
 FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, "prompt_learner": PROMPT_FILE}
 UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
 # Files that do not make a folder somebody else's: a damaged record, locks, files of the system.
-HARMLESS_FILE = re.compile(r"record\.json|lock|\.(lock|clock)\.\w+|\.nfs\w+|\.DS_Store|\.gitkeep|\.gitignore")
+HARMLESS_FILE = re.compile(
+    r"record\.json|lock|\.(lock|clock)\.\w+|\.nfs\w+|\.DS_Store|\.gitkeep|\.gitignore"
+)
 REMEDY = "Use TAG (without --output-dir), --overwrite or another --output-dir."
 
 
@@ -92,8 +94,8 @@ class FolderState:
     Attributes:
         record: Of the run that was started or finished there; None if there is none.
         results: Of a finished run; None otherwise.
-        refusal: Why no run may work in the folder, as one line; "" if one may. `--overwrite` accepts
-            a folder for which `is_run` holds.
+        refusal: Why no run may work in the folder, as one line; "" if one may. `--overwrite`
+            accepts a folder for which `is_run` holds.
         is_run: Whether a run made the folder, so that it may be started again.
     """
 
@@ -362,7 +364,10 @@ class RunDir:
         return self.parts / f"{indices[0]:07d}-{indices[-1]:07d}.npz"
 
     def write_part(self, indices: Sequence[int], columns: Columns) -> None:
-        """Saves the columns of a part. It carries the record's id: a part of another run is none."""
+        """Saves the columns of a part.
+
+        It carries the record's id: a part of another run is none.
+        """
         own = {RECORD_ID: np.array(self.record.id)}
         write_arrays(self.part_file(indices), **{**columns, **own})
 
@@ -529,7 +534,8 @@ def broken_tie(path: Path, results: Mapping[str, Any], beside: RunRecord | None)
 
 
 def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
-    """Refuses a folder that holds another run than the one that is asked for, naming what differs."""
+    """Refuses a folder that holds another run than the one that is asked for, naming what differs.
+    """
     if state.refusal:
         raise ConfigError(state.refusal)
     if state.record is None:
@@ -544,7 +550,14 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
         if are_not_predicted(path, state.record, changed):
             return
     # Other images have another listing, number and hash: what has changed among them says it all.
-    image_fields = {"data.images", "data.listing", "data.n", "data.subset", "data.classes", "data.groups"}
+    image_fields = {
+        "data.images",
+        "data.listing",
+        "data.n",
+        "data.subset",
+        "data.classes",
+        "data.groups",
+    }
     parts = []
     if image_fields & difference.keys():
         changes = describe_images(path, state.record, state.results is not None, asked.listing)
@@ -669,7 +682,9 @@ def older_release(path: Path) -> str:
 
 
 def read_results(folder: Path) -> Results | None:
-    """The results of a finished run; None if it is not finished or its files do not belong together."""
+    """The results of a finished run; None if it is not finished or its files do not belong
+    together.
+    """
     return inspect_folder(folder).results
 
 
@@ -697,7 +712,8 @@ def remove_if_empty(path: Path) -> None:
 
 
 class RunLog(WatchedFileHandler):
-    """Ignores write errors: a full disk or a removed folder is reported when results are written."""
+    """Ignores write errors: a full disk or a removed folder is reported when results are written.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ... import __version__
-from ...datasets.utils.source import hash_files, imported_files, is_plugin, plugin_source, source_file
+from ...datasets.utils.source import (
+    hash_files,
+    imported_files,
+    is_plugin,
+    plugin_source,
+    source_file,
+)
 
 PACKAGE = __name__.partition(".trainers.")[0]
 FORMULAS = Path(__file__).resolve().parents[1] / "functional"

@@ -101,7 +101,8 @@ def backbone_name_of(results: Mapping) -> str:
 
 
 def rows_of(results: Mapping) -> dict[str, str]:
-    """The rows that a run adds to a table, by label, and the prefix of their keys in its results."""
+    """The rows that a run adds to a table, by label, and the prefix of their keys in its results.
+    """
     method = method_info(results["trainer"])
     if method.zero_shot:
         return {}
@@ -143,7 +144,9 @@ def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> 
         for cells, words in zip(baselines, runs_by_value, strict=True):
             cells[0] += f", {words}"
     runs_of_first_value = next(iter(runs_by_value.values()))
-    return "\n".join([aligned([*baselines, *rows]), caption_of(runs, seed_words(runs_of_first_value))])
+    return "\n".join(
+        [aligned([*baselines, *rows]), caption_of(runs, seed_words(runs_of_first_value))]
+    )
 
 
 def seed_words(runs: Sequence[Mapping]) -> str:
@@ -196,7 +199,8 @@ def settings_of(results: Mapping) -> str:
 
 
 def result_table(runs: Sequence[Mapping]) -> str:
-    """The final table of runs on the same images: the predictions before tuning, then each method."""
+    """The final table of runs on the same images: the predictions before tuning, then each method.
+    """
     first = runs[0]
     body = [cells_of(baseline_label(first), first, "zero_shot_")]
     for results in runs:
@@ -233,7 +237,10 @@ def aligned(body: Sequence[Sequence[str]]) -> str:
 def environment(device: torch.device) -> dict[str, object]:
     """Versions and hardware, for results.json."""
     name = gpu_name(device) or platform.processor() or platform.machine()
-    packages = (*PACKAGES, *(package for module, package in OPTIONAL.items() if module in sys.modules))
+    packages = (
+        *PACKAGES,
+        *(package for module, package in OPTIONAL.items() if module in sys.modules),
+    )
     return {
         "versions": {"promptcal": __version__, "python": platform.python_version(),
                      **{package: metadata.version(package) for package in packages}},

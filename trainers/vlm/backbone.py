@@ -1,4 +1,7 @@
-"""The interface of a CLIP. Each library has a module that implements it; all but OpenAI's are optional."""
+"""The interface of a CLIP.
+
+Each library has a module that implements it; all but OpenAI's are optional.
+"""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -21,7 +24,8 @@ from .tokenizer import ClassTokenPosition, Tokenizer
 
 
 class Backbone(ABC):
-    """An image tower and a text tower that share a feature space: frozen, in fp32, on one device."""
+    """An image tower and a text tower that share a feature space: frozen, in fp32, on one device.
+    """
 
     name: str  # the name given to `load_clip`; "" if the model itself was given
     module: Any  # the library's own model
@@ -30,7 +34,8 @@ class Backbone(ABC):
     embedding: nn.Embedding
     pixels: Pixels  # the image tower's input
     features: int  # d
-    activations: int  # numbers in the image tower's largest activation of one view, which sets how many run together
+    # Numbers in the image tower's largest activation of one view, which sets how many run together
+    activations: int
 
     @property
     def device(self) -> torch.device:
@@ -38,7 +43,10 @@ class Backbone(ABC):
 
     @property
     def logit_scale(self) -> Tensor:
-        """The logarithm of the factor on cosines. A bias on all logits, as SigLIP has, cancels in softmax."""
+        """The logarithm of the factor on cosines.
+
+        A bias on all logits, as SigLIP has, cancels in softmax.
+        """
         return self.module.logit_scale.reshape(())
 
     @property
@@ -54,21 +62,32 @@ class Backbone(ABC):
 
     def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         """Token embeddings (K, length, width) of rows of equal length."""
-        return self.embedding(torch.tensor(tokens, dtype=torch.long, device=self.device)).detach().float()
+        return (
+            self.embedding(torch.tensor(tokens, dtype=torch.long, device=self.device))
+            .detach()
+            .float()
+        )
 
     @abstractmethod
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """Image features (N, d), not scaled to length 1, of normalised pixels (N, 3, size, size)."""
+        """Image features (N, d), not scaled to length 1, of normalised pixels (N, 3, size, size).
+        """
 
     @property
     @abstractmethod
     def text(self) -> TextWeights | GenericText:
-        """The weights of a causal text tower of plain layers, which can run packed; otherwise the library's module."""
+        """The weights of a causal text tower of plain layers, which can run packed; otherwise the
+        library's module.
+        """
 
     def text_tower(
-        self, class_tokens: Sequence[Sequence[int]], precision: str, position: ClassTokenPosition | None = None,
+        self,
+        class_tokens: Sequence[Sequence[int]],
+        precision: str,
+        position: ClassTokenPosition | None = None,
     ) -> TextTower | GenericTower:
-        """The text tower for these classes, given as the tokens after the context, `end` included."""
+        """The text tower for these classes, given as the tokens after the context, `end` included.
+        """
         if isinstance(self.text, TextWeights):
             return TextTower(self.text, class_tokens, precision, position)
         return GenericTower(self.text, class_tokens, precision, position)
@@ -76,7 +95,9 @@ class Backbone(ABC):
     def with_pixels(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The same with another mean and deviation of pixels, where they are given."""
         other = copy(self)
-        other.pixels = replace(self.pixels, mean=tuple(mean) or self.pixels.mean, std=tuple(std) or self.pixels.std)
+        other.pixels = replace(
+            self.pixels, mean=tuple(mean) or self.pixels.mean, std=tuple(std) or self.pixels.std
+        )
         return other
 
     def without_cache(self) -> Self:
@@ -94,12 +115,16 @@ def import_library(name: str, extra: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
-        raise WeightsError(f"this backbone needs {name}: pip install -e '.[{extra}]' in promptcal's folder") from error
+        raise WeightsError(
+            f"this backbone needs {name}: pip install -e '.[{extra}]' in promptcal's folder"
+        ) from error
 
 
 @contextmanager
 def library_errors(problem: str, remedy: str) -> Iterator[None]:
-    """Any error of a library (no network, damaged files, shapes that do not fit) as one line with the remedy."""
+    """Any error of a library (no network, damaged files, shapes that do not fit) as one line with
+    the remedy.
+    """
     try:
         yield
     except UserError:

@@ -1,10 +1,11 @@
 """Reads tensors from PyTorch and safetensors files as data: nothing in a file is ever executed.
 
-Files of `torch.save` and TorchScript archives hold a pickle, and a pickle may call any function. Dassl's checkpoints
-also hold optimizer and scheduler objects with the prompt, which `weights_only=True` refuses. The unpickler here
-rebuilds tensors and plain containers itself and puts an inert `StandIn` wherever the file names any other class or
-function. It is the standard library's unpickler in Python: the one in C allocates what a few bytes of a file ask for.
-Time and memory are bounded by the size of the file.
+Files of `torch.save` and TorchScript archives hold a pickle, and a pickle may call any function.
+Dassl's checkpoints also hold optimizer and scheduler objects with the prompt, which
+`weights_only=True` refuses. The unpickler here rebuilds tensors and plain containers itself and
+puts an inert `StandIn` wherever the file names any other class or function. It is the standard
+library's unpickler in Python: the one in C allocates what a few bytes of a file ask for. Time and
+memory are bounded by the size of the file.
 """
 from __future__ import annotations
 
@@ -23,16 +24,26 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, one_line
 
-LARGEST_PICKLE = 8 << 20  # bytes; the largest of OpenAI's files describes its tensors in a fifth of a megabyte
+# Bytes; the largest of OpenAI's files describes its tensors in a fifth of a megabyte
+LARGEST_PICKLE = 8 << 20
 FREE = 64 << 20  # bytes that a file of any size may unpack to
-GROWTH = 8  # times the file's size that it may unpack to beyond that: the data, and the tensors that are views of it
+# Times the file's size that it may unpack to beyond that: the data, and the tensors that are views
+# of it
+GROWTH = 8
 LONGEST_NAME = 4096  # characters of a tensor's dotted name
 MOST_PARTS = 64  # arguments of a call, dimensions of a tensor
 OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how files of torch before 1.6 begin
 STORAGE_DTYPES = {
-    "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
-    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
 }
 
 
@@ -42,7 +53,9 @@ def sha256(path: Path) -> str:
 
 
 class StandIn:
-    """In place of any class or function that a file names: accepts what a pickle does to it, and does nothing."""
+    """In place of any class or function that a file names: accepts what a pickle does to it, and
+    does nothing.
+    """
 
     state: Any = None  # of an object; TorchScript's modules have their tensors here
 
@@ -59,22 +72,29 @@ class StandIn:
 
 
 class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Rebuilds tensors, lists, tuples and dicts; every other name becomes a stand-in. Sets stay empty. The data of
-    tensors is read from the zip file when a tensor refers to it."""
+    """Rebuilds tensors, lists, tuples and dicts; every other name becomes a stand-in.
+
+    Sets stay empty. The data of tensors is read from the zip file when a tensor refers to it.
+    """
 
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
     dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, file_size: int) -> None:
-        super().__init__(io.BytesIO(read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)), encoding="latin1")
+        super().__init__(
+            io.BytesIO(read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)), encoding="latin1"
+        )
         self.archive, self.folder = archive, folder
         self.left = FREE + GROWTH * file_size  # bytes that data and tensors may still take
         self.storages: dict[str, Tensor] = {}
         self.known: dict[tuple[str, str], Any] = {
-            ("torch._utils", "_rebuild_tensor"): self.view, ("torch._utils", "_rebuild_tensor_v2"): self.view,
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor, ("torch", "Size"): lambda size=(): size,
-            ("collections", "OrderedDict"): lambda *_: {}, ("collections", "defaultdict"): lambda *_: {},
+            ("torch._utils", "_rebuild_tensor"): self.view,
+            ("torch._utils", "_rebuild_tensor_v2"): self.view,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+            ("torch", "Size"): lambda size=(): size,
+            ("collections", "OrderedDict"): lambda *_: {},
+            ("collections", "defaultdict"): lambda *_: {},
             **{("torch", name): dtype for name, dtype in STORAGE_DTYPES.items()},
         }
 
@@ -96,10 +116,13 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
             raise WeightsError("it is damaged: the sizes of its tensors disagree")
         return self.storages[key]
 
-    def view(self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
+    def view(
+        self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
+    ) -> Tensor:
         """A copy of a part of a storage, after checking that the part lies inside."""
         if not len(size) == len(stride) <= MOST_PARTS or not all(
-                type(number) is int and 0 <= number < 1 << 48 for number in (offset, *size, *stride)):
+            type(number) is int and 0 <= number < 1 << 48 for number in (offset, *size, *stride)
+        ):
             raise WeightsError("a tensor of the file has no proper shape")
         count = math.prod(size)
         last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
@@ -140,8 +163,10 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         self.set_items(self.pop_mark())
 
     def set_items(self, items: list[Any]) -> None:
-        """Keys and values in turn, for the dict on the stack; stand-ins drop them. Keys are text and numbers, because
-        others, such as nested tuples, may take long to hash."""
+        """Keys and values in turn, for the dict on the stack; stand-ins drop them.
+
+        Keys are text and numbers, because others, such as nested tuples, may take long to hash.
+        """
         target = self.stack[-1]
         for key, value in zip(items[::2], items[1::2], strict=True):
             if isinstance(target, dict) and isinstance(key, str | int | float) and (
@@ -152,10 +177,21 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         self.pop_mark()
 
     dispatch |= {
-        pickle.REDUCE[0]: load_reduce, pickle.NEWOBJ[0]: load_newobj, pickle.BUILD[0]: load_build,
-        pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems, pickle.ADDITEMS[0]: load_additems,
+        pickle.REDUCE[0]: load_reduce,
+        pickle.NEWOBJ[0]: load_newobj,
+        pickle.BUILD[0]: load_build,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+        pickle.ADDITEMS[0]: load_additems,
     }
-    for opcode in (pickle.DICT, pickle.INST, pickle.OBJ, pickle.FROZENSET, pickle.NEWOBJ_EX, pickle.BYTEARRAY8):
+    for opcode in (
+        pickle.DICT,
+        pickle.INST,
+        pickle.OBJ,
+        pickle.FROZENSET,
+        pickle.NEWOBJ_EX,
+        pickle.BYTEARRAY8,
+    ):
         del dispatch[opcode[0]]  # torch writes none of them
 
 
@@ -166,13 +202,18 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     except KeyError as error:
         raise WeightsError("the file is incomplete: a tensor's data is missing") from error
     if info.file_size > limit:
-        raise WeightsError(f"{one_line(name, 100)} in it would unpack from {info.compress_size:,} to "
-                           f"{info.file_size:,} bytes, which no weights do")
+        raise WeightsError(
+            f"{one_line(name, 100)} in it would unpack from {info.compress_size:,} to "
+            f"{info.file_size:,} bytes, which no weights do"
+        )
     return archive.read(info)
 
 
 def read_checkpoint(path: str | Path) -> Any:
-    """The plain content of a .pt, .pth, .pth.tar or .safetensors file. Nothing of it stays mapped to the file."""
+    """The plain content of a .pt, .pth, .pth.tar or .safetensors file.
+
+    Nothing of it stays mapped to the file.
+    """
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"no weight file at {path}")
@@ -181,10 +222,14 @@ def read_checkpoint(path: str | Path) -> Any:
             return load_safetensors(path.read_bytes())
         with path.open("rb") as file:
             if file.read(len(OLD_FORMAT)) == OLD_FORMAT:
-                raise WeightsError("it has the format of torch before 1.6: where you trust it, convert it with a "
-                                   "current torch, torch.save(torch.load(FILE), NEW)")
+                raise WeightsError(
+                    "it has the format of torch before 1.6: where you trust it, convert it with a "
+                    "current torch, torch.save(torch.load(FILE), NEW)"
+                )
         with zipfile.ZipFile(path) as archive:
-            folder = next((n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None)
+            folder = next(
+                (n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None
+            )
             if folder is None:
                 raise WeightsError("it is a zip file but holds no PyTorch data")
             return TensorUnpickler(archive, folder, path.stat().st_size).load()
@@ -196,8 +241,10 @@ def read_checkpoint(path: str | Path) -> Any:
 
 
 def tensors_by_name(content: Any) -> dict[str, Tensor]:
-    """All tensors in nested dicts and stand-ins (the modules of a TorchScript archive) by their dotted name. Each dict
-    is visited once: a few that hold each other twice would otherwise have a billion names."""
+    """All tensors in nested dicts and stand-ins (the modules of a TorchScript archive) by their
+    dotted name. Each dict is visited once: a few that hold each other twice would otherwise have a
+    billion names.
+    """
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     waiting = [("", content)]
@@ -211,5 +258,7 @@ def tensors_by_name(content: Any) -> dict[str, Tensor]:
         elif isinstance(value, dict) and id(value) not in seen:
             seen.add(id(value))
             below = f"{name}." if name else ""
-            waiting += [(f"{below}{one_line(key, 200)}", part) for key, part in reversed(value.items())]
+            waiting += [
+                (f"{below}{one_line(key, 200)}", part) for key, part in reversed(value.items())
+            ]
     return found

@@ -1,4 +1,6 @@
-"""The texts of each class, templates and descriptions, which replace PROMPT.CTX_INIT, and their features."""
+"""The texts of each class, templates and descriptions, which replace PROMPT.CTX_INIT, and their
+features.
+"""
 from __future__ import annotations
 
 import logging
@@ -117,8 +119,12 @@ class ClassTexts:
                 if len(row) > room:
                     cut += 1
         if cut:
-            logger.warning("%d of %d descriptions are longer than the model's %d tokens and are cut "
-                           "there", cut, total, backbone.context_length)
+            logger.warning(
+                "%d of %d descriptions are longer than the model's %d tokens and are cut there",
+                cut,
+                total,
+                backbone.context_length,
+            )
         return tokens
 
     def features(self, backbone: Backbone, precision: str) -> TextFeatures:
@@ -133,7 +139,9 @@ class ClassTexts:
         sums = torch.zeros(len(tokens), backbone.features, device=backbone.device)
         most = max(map(len, tokens))
         is_short = most * len(tokens) < 2000
-        for number in show_progress(range(most), "texts", "per class", total=most, shown=not is_short):
+        for number in show_progress(
+            range(most), "texts", "per class", total=most, shown=not is_short
+        ):
             # The text of this number of all classes that have so many.
             classes = [label for label, rows in enumerate(tokens) if number < len(rows)]
             rows_of_classes = [tokens[label][number] for label in classes]

@@ -1,8 +1,9 @@
 """Makes OpenAI's `clip` importable with current setuptools.
 
-`clip.clip` begins with `from pkg_resources import packaging`, only to compare torch's version. Current setuptools has
-no `pkg_resources`, or one without `packaging`. While `clip.clip` is imported, by this package or by a user, a module
-with that one attribute replaces it. Needs no torch.
+`clip.clip` begins with `from pkg_resources import packaging`, only to compare torch's version.
+Current setuptools has no `pkg_resources`, or one without `packaging`. While `clip.clip` is
+imported, by this package or by a user, a module with that one attribute replaces it. Needs no
+torch.
 """
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ class ClipLoader(SourceFileLoader):
 
 
 class ClipFinder(MetaPathFinder):
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == "clip.clip" else None
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = ClipLoader(name, spec.loader.path)

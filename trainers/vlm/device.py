@@ -30,8 +30,9 @@ def pick_device(name: str = "auto") -> torch.device:
         raise ConfigError(f"DEVICE {name} is not supported: use auto, cpu or cuda")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(f"DEVICE is {name}, but torch finds {count} CUDA devices: use DEVICE cpu, "
-                          f"or auto")
+        raise ConfigError(
+            f"DEVICE is {name}, but torch finds {count} CUDA devices: use DEVICE cpu, or auto"
+        )
     return device
 
 
@@ -121,7 +122,8 @@ def gpu_name(device: torch.device) -> str:
 
 
 def pin(tensor: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor in memory from which CUDA copies without blocking; for other devices as it is."""
+    """A CPU tensor in memory from which CUDA copies without blocking; for other devices as it is.
+    """
     if device.type == "cuda":
         return tensor.pin_memory()
     return tensor

@@ -1,8 +1,9 @@
-"""Any text tower, run by its own library: for those that are not causal, where classes share nothing.
+"""Any text tower, run by its own library: for those that are not causal, where classes share
+nothing.
 
-A tower that attends in both directions mixes the context with each class name, so every prompt runs from its first
-token to its last, padding included where it is attended. The library's own module does it; only the output of its
-token embedding is replaced by one that holds the context.
+A tower that attends in both directions mixes the context with each class name, so every prompt runs
+from its first token to its last, padding included where it is attended. The library's own module
+does it; only the output of its token embedding is replaced by one that holds the context.
 """
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from ..functional.objectives import unit
 from .numerics import autocast
 from .tokenizer import ANCHOR, ClassTokenPosition, Tokenizer, reorder_tokens
 
-SAVED_NUMBERS = 20  # that autograd saves per token and layer, in units of the width; attention weights come on top
+# That autograd saves per token and layer, in units of the width; attention weights come on top
+SAVED_NUMBERS = 20
 ONE_AT_A_TIME = threading.Lock()  # threads share the module whose embedding is replaced
 
 
@@ -26,17 +28,21 @@ ONE_AT_A_TIME = threading.Lock()  # threads share the module whose embedding is 
 class GenericText:
     """A library's text tower."""
 
-    encode: Callable[[Tensor], Tensor]  # token ids (N, length) -> features (N, d), not scaled to length 1
+    # Token ids (N, length) -> features (N, d), not scaled to length 1
+    encode: Callable[[Tensor], Tensor]
     embedding: nn.Embedding  # of `encode`
     tokenizer: Tokenizer
     length: int  # tokens of a padded prompt
-    keep_padding: bool  # whether padding is attended or moves the readout; otherwise prompts end with the longest
+    # Whether padding is attended or moves the readout; otherwise prompts end with the longest
+    keep_padding: bool
     layers: int
     heads: int
 
 
 class GenericTower:
-    """Class text features as a function of the context: differentiable, for any number of episodes at once."""
+    """Class text features as a function of the context: differentiable, for any number of episodes
+    at once.
+    """
 
     def __init__(
         self, text: GenericText, class_tokens: Sequence[Sequence[int]], precision: str = "fp32",
@@ -75,7 +81,8 @@ class GenericTower:
         first = len(self.text.tokenizer.start)  # of the context's tokens
         after = first + context.shape[2]
         with torch.no_grad():
-            words = self.text.embedding(ids).float().expand(batch, -1, -1, -1)  # (B, K, length, width)
+            # (B, K, length, width)
+            words = self.text.embedding(ids).float().expand(batch, -1, -1, -1)
         # (B, K, length, width)
         embedded = torch.cat([words[:, :, :first], context, words[:, :, after:]], dim=2)
         if self.position:

@@ -1,4 +1,6 @@
-"""Models of transformers from a local folder: CLIP (PLIP, PubMedCLIP, ...), SigLIP, and pairs of towers with BERT."""
+"""Models of transformers from a local folder: CLIP (PLIP, PubMedCLIP, ...), SigLIP, and pairs of
+towers with BERT.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -18,26 +20,47 @@ from .generic_tower import GenericText
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
 from .tokenizer import ANCHOR, Tokenizer
 
-# config.json's model_type -> the class. CLIP's text tower is causal; SigLIP's attends in both directions, padding
-# included; the others are BERT's, whose padding is masked.
+# config.json's model_type -> the class. CLIP's text tower is causal; SigLIP's attends in both
+# directions, padding included; the others are BERT's, whose padding is masked.
 CAUSAL, PADDED, MASKED = "causal", "padded", "masked"
 MODELS = {
-    "clip": ("CLIPModel", CAUSAL), "siglip": ("SiglipModel", PADDED),
-    "vision-text-dual-encoder": ("VisionTextDualEncoderModel", MASKED), "chinese_clip": ("ChineseCLIPModel", MASKED),
+    "clip": ("CLIPModel", CAUSAL),
+    "siglip": ("SiglipModel", PADDED),
+    "vision-text-dual-encoder": ("VisionTextDualEncoderModel", MASKED),
+    "chinese_clip": ("ChineseCLIPModel", MASKED),
 }
-ACTIVATIONS = {QUICK_GELU: QUICK_GELU, GELU: GELU, "gelu_pytorch_tanh": TANH_GELU}  # by transformers' names
+# By transformers' names
+ACTIVATIONS = {QUICK_GELU: QUICK_GELU, GELU: GELU, "gelu_pytorch_tanh": TANH_GELU}
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 FILES = (".safetensors", ".json", ".txt", ".model")  # that features depend on
-TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
 OLD_EOS = 2  # with this end token, which is wrong, the library reads at the largest id instead
 ATTENTION = ("eager", "sdpa")  # other implementations may be code on a hub
-LARGEST_SIZES = {"num_hidden_layers": 1000, "hidden_size": 10**5, "intermediate_size": 10**6, "vocab_size": 10**7,
-                 "max_position_embeddings": 10**5, "image_size": 10**4, "projection_dim": 10**5}
-SAVE_AGAIN = "save the model, its tokenizer and its image processor there again with save_pretrained"
+LARGEST_SIZES = {
+    "num_hidden_layers": 1000,
+    "hidden_size": 10**5,
+    "intermediate_size": 10**6,
+    "vocab_size": 10**7,
+    "max_position_embeddings": 10**5,
+    "image_size": 10**4,
+    "projection_dim": 10**5,
+}
+SAVE_AGAIN = (
+    "save the model, its tokenizer and its image processor there again with save_pretrained"
+)
 
 
 class HuggingFaceBackbone(Backbone):
-    """Image features by the library's module; text features by the packed tower for CLIP's, otherwise by the module."""
+    """Image features by the library's module; text features by the packed tower for CLIP's,
+    otherwise by the module.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
         config, vision = model.config.text_config, model.config.vision_config
@@ -46,12 +69,18 @@ class HuggingFaceBackbone(Backbone):
         self.context_length = config.max_position_embeddings
         self.embedding = model.text_model.get_input_embeddings()
         self.tokenizer = our_tokenizer(tokenizer, self.embedding.num_embeddings)
-        self.features = model.config.projection_dim if hasattr(model, "text_projection") else config.hidden_size
-        self.activations = 4 * vision.hidden_size * ((vision.image_size // vision.patch_size) ** 2 + 1)
+        self.features = (
+            model.config.projection_dim if hasattr(model, "text_projection") else config.hidden_size
+        )
+        self.activations = (
+            4 * vision.hidden_size * ((vision.image_size // vision.patch_size) ** 2 + 1)
+        )
         eos, end = config.eos_token_id, self.tokenizer.end
         if self.kind == CAUSAL and eos != OLD_EOS and eos not in end:
-            raise WeightsError(f"config.json of {name} has the eos_token_id {eos}, but the tokenizer ends a text with "
-                               f"{list(end)}: they do not belong together; {SAVE_AGAIN}")
+            raise WeightsError(
+                f"config.json of {name} has the eos_token_id {eos}, but the tokenizer ends a text "
+                f"with {list(end)}: they do not belong together; {SAVE_AGAIN}"
+            )
         # The library reads at the end token or, with an old config, at the largest id.
         at_end = len(end) == 1 and end[0] == (len(tokenizer) - 1 if eos == OLD_EOS else eos)
         self.packed = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS and at_end
@@ -60,17 +89,28 @@ class HuggingFaceBackbone(Backbone):
         return pooled(self.module.get_image_features(pixel_values=pixels))
 
     def encode_ids(self, ids: Tensor) -> Tensor:
-        """The library's own text features of token ids (N, length), with the mask that its processor makes."""
+        """The library's own text features of token ids (N, length), with the mask that its
+        processor makes.
+        """
         mask = None if self.kind == PADDED else (ids != self.tokenizer.pad).long()
         return pooled(self.module.get_text_features(input_ids=ids, attention_mask=mask))
 
     @cached_property
     def text(self) -> TextWeights | GenericText:  # type: ignore[override]
-        """The library has queries, keys and values apart: for the packed tower they are joined once."""
+        """The library has queries, keys and values apart: for the packed tower they are joined
+        once.
+        """
         config = self.module.config.text_config
         if not self.packed:
-            return GenericText(self.encode_ids, self.embedding, self.tokenizer, self.context_length,
-                               self.kind == PADDED, config.num_hidden_layers, config.num_attention_heads)
+            return GenericText(
+                self.encode_ids,
+                self.embedding,
+                self.tokenizer,
+                self.context_length,
+                self.kind == PADDED,
+                config.num_hidden_layers,
+                config.num_attention_heads,
+            )
         text, projection = self.module.text_model, self.module.text_projection
         return TextWeights(
             embedding=self.embedding, positions=text.embeddings.position_embedding.weight,
@@ -93,26 +133,40 @@ def fused_layer(layer: Any) -> Layer:
 
 
 def pooled(output: Any) -> Tensor:
-    """Newer versions of the library return an object that holds the features, older ones the features."""
+    """Newer versions of the library return an object that holds the features, older ones the
+    features.
+    """
     return output if isinstance(output, Tensor) else output.pooler_output
 
 
 def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
-    """The folder's own tokenizer, with its control tokens; `rows` is the size of the model's token table."""
+    """The folder's own tokenizer, with its control tokens; `rows` is the size of the model's token
+    table.
+    """
     def encode(text: str) -> list[int]:
         tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
         if max(tokens, default=0) >= rows or tokens == [tokenizer.unk_token_id]:
-            raise WeightsError(f"the tokenizer does not fit the model: it makes {tokens[:9]} of {text!r}, and the "
-                               f"model has {rows} tokens; {SAVE_AGAIN}")
+            raise WeightsError(
+                f"the tokenizer does not fit the model: it makes {tokens[:9]} of {text!r}, and the "
+                f"model has {rows} tokens; {SAVE_AGAIN}"
+            )
         return tokens
 
     control = [i for i in tokenizer.all_special_ids if i != tokenizer.unk_token_id]
-    return Tokenizer.around(encode, tokenizer(ANCHOR).input_ids, tokenizer.pad_token_id or 0, control,
-                            lambda token: tokenizer.decode([token]))
+    return Tokenizer.around(
+        encode,
+        tokenizer(ANCHOR).input_ids,
+        tokenizer.pad_token_id or 0,
+        control,
+        lambda token: tokenizer.decode([token]),
+    )
 
 
 def read_json(folder: Path, *names: str) -> dict[str, Any]:
-    """The first of these files that the folder has. None may ask for code of the folder or of a hub to be run."""
+    """The first of these files that the folder has.
+
+    None may ask for code of the folder or of a hub to be run.
+    """
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise WeightsError(f"{folder} has no {names[0]}: {SAVE_AGAIN}")
@@ -120,13 +174,21 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         for key, value in pairs:
             if key == "auto_map":
-                raise WeightsError(f"{path} asks for code in the model's folder to be run (auto_map), which is never "
-                                   f"done: only models of transformers itself are loaded")
+                raise WeightsError(
+                    f"{path} asks for code in the model's folder to be run (auto_map), which is "
+                    "never done: only models of transformers itself are loaded"
+                )
             if "attn_implementation" in key and value not in (None, *ATTENTION):
-                raise WeightsError(f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
-                                   f"supported; remove the entry {key}")
-            if key in LARGEST_SIZES and not (type(value) is int and 0 < value <= LARGEST_SIZES[key]):
-                raise WeightsError(f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported")
+                raise WeightsError(
+                    f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
+                    f"supported; remove the entry {key}"
+                )
+            if key in LARGEST_SIZES and not (
+                type(value) is int and 0 < value <= LARGEST_SIZES[key]
+            ):
+                raise WeightsError(
+                    f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported"
+                )
         return dict(pairs)
 
     try:
@@ -141,34 +203,56 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     """The preprocessing of the folder's image processor."""
     config = read_json(folder, "preprocessor_config.json", "processor_config.json")
     config = config.get("image_processor", config)
-    sides, crop, resample = config.get("size", size), config.get("crop_size", size), config.get("resample", 3)
+    sides, crop, resample = (
+        config.get("size", size),
+        config.get("crop_size", size),
+        config.get("resample", 3),
+    )
     sides = {"shortest_edge": sides} if isinstance(sides, int) else sides
     crops = crop.values() if isinstance(crop, dict) else [crop]
     shortest = sides.keys() == {"shortest_edge"}
     square = config.get("do_center_crop", True) if shortest else sides.keys() == {"height", "width"}
     mean, std = config.get("image_mean"), config.get("image_std")
     steps = all(config.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize"))
-    if not (steps and square and mean and std and resample in RESAMPLING and {*sides.values(), *crops} == {size}
-            and config.get("rescale_factor", 1 / 255) == 1 / 255):
-        raise WeightsError(f"the image processor in {folder} is not supported: it must resize images (bilinear or "
-                           f"bicubic) to squares of {size} pixels, which the model takes, rescale them by 1/255, and "
-                           f"normalise them with image_mean and image_std")
+    if not (
+        steps
+        and square
+        and mean
+        and std
+        and resample in RESAMPLING
+        and {*sides.values(), *crops} == {size}
+        and config.get("rescale_factor", 1 / 255) == 1 / 255
+    ):
+        raise WeightsError(
+            f"the image processor in {folder} is not supported: it must resize images (bilinear or "
+            f"bicubic) to squares of {size} pixels, which the model takes, rescale them by 1/255, "
+            "and normalise them with image_mean and image_std"
+        )
     return Pixels(size, mean, std, "shortest" if shortest else "squash", RESAMPLING[resample])
 
 
 def find_folder(name: str) -> tuple[Path, str]:
-    """The folder, and the type of the model in it, after checking all files that the library may read."""
+    """The folder, and the type of the model in it, after checking all files that the library may
+    read.
+    """
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        raise WeightsError(f"no folder at {folder}: hf:FOLDER is a local folder with config.json and safetensors")
+        raise WeightsError(
+            f"no folder at {folder}: hf:FOLDER is a local folder with config.json and safetensors"
+        )
     names = {path.name for path in folder.iterdir() if path.suffix in FILES}
     for path in folder.iterdir():
         if not path.is_file() and (not path.is_dir() or path.suffix in FILES):
-            raise WeightsError(f"{path} is not a regular file (a pipe, a device, a broken link or a folder): remove it")
+            raise WeightsError(
+                f"{path} is not a regular file (a pipe, a device, a broken link or a folder): "
+                "remove it"
+            )
     kind = str(read_json(folder, "config.json").get("model_type"))
     if kind not in MODELS:
-        raise WeightsError(f"{folder} holds a model of type {kind!r}: supported are {', '.join(MODELS)}; others may be "
-                           f"in open_clip, --backbone open_clip:MODEL/TAG")
+        raise WeightsError(
+            f"{folder} holds a model of type {kind!r}: supported are {', '.join(MODELS)}; others "
+            "may be in open_clip, --backbone open_clip:MODEL/TAG"
+        )
     for optional in {"tokenizer_config.json", "processor_config.json"} & names:
         read_json(folder, optional)
     for index in folder.glob("*.index.json"):
@@ -178,7 +262,9 @@ def find_folder(name: str) -> tuple[Path, str]:
     if not list(folder.glob("*.safetensors")):
         raise WeightsError(f"{folder} has no *.safetensors: {SAVE_AGAIN}")
     if not names & set(TOKENIZERS):
-        raise WeightsError(f"{folder} has no tokenizer (one of {', '.join(TOKENIZERS)}): {SAVE_AGAIN}")
+        raise WeightsError(
+            f"{folder} has no tokenizer (one of {', '.join(TOKENIZERS)}): {SAVE_AGAIN}"
+        )
     return folder, kind
 
 
@@ -187,15 +273,23 @@ def load(name: str, device: torch.device) -> HuggingFaceBackbone:
     library = import_library("transformers", "hf")
     with library_errors(f"transformers cannot load {folder}", SAVE_AGAIN):
         model, report = getattr(library, MODELS[kind][0]).from_pretrained(
-            folder, use_safetensors=True, local_files_only=True, dtype=torch.float32, output_loading_info=True,
+            folder,
+            use_safetensors=True,
+            local_files_only=True,
+            dtype=torch.float32,
+            output_loading_info=True,
             attn_implementation="sdpa",
         )
         missing = [key for key in report["missing_keys"] if not key.endswith("position_ids")]
         if missing:
-            raise WeightsError(f"the weights in {folder} lack {missing[0]}: they belong to another model")
+            raise WeightsError(
+                f"the weights in {folder} lack {missing[0]}: they belong to another model"
+            )
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = tensor.data.clone()  # the library leaves them mapped to the file
-        tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = library.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         pixels = pixels_of(folder, model.config.vision_config.image_size)
         model = model.eval().requires_grad_(False).to(device)
         return HuggingFaceBackbone(model, tokenizer, pixels, f"hf:{name}")

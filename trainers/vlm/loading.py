@@ -1,4 +1,5 @@
-"""A backbone from its name: OpenAI's models and files without a prefix, other libraries' with one."""
+"""A backbone from its name: OpenAI's models and files without a prefix, other libraries' with one.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -14,15 +15,21 @@ from .device import pick_device
 from .numerics import fixed_numerics
 from .openai_clip import CLIP
 
-# Prefix of a name -> the module that loads such backbones. It has `load(name, device)`, which returns a Backbone, and
-# `weights_hash(name)`; `name` is what follows the prefix. Plugins add theirs with `register_backbones`.
+# Prefix of a name -> the module that loads such backbones. It has `load(name, device)`, which
+# returns a Backbone, and `weights_hash(name)`; `name` is what follows the prefix. Plugins add
+# theirs with `register_backbones`.
 LOADERS = {"open_clip": ".open_clip", "hf": ".hugging_face"}
 
 
 def register_backbones(prefix: str, module: str) -> None:
-    """Makes the backbones `PREFIX:NAME` known. `module`, usually `__name__`, has the functions that LOADERS names."""
+    """Makes the backbones `PREFIX:NAME` known.
+
+    `module`, usually `__name__`, has the functions that LOADERS names.
+    """
     if LOADERS.setdefault(prefix, module) != module:
-        raise ConfigError(f"backbones '{prefix}:' are registered twice: by {LOADERS[prefix]} and by {module}")
+        raise ConfigError(
+            f"backbones '{prefix}:' are registered twice: by {LOADERS[prefix]} and by {module}"
+        )
 
 
 def find_loader(name: str) -> tuple[ModuleType, str]:
@@ -34,15 +41,21 @@ def find_loader(name: str) -> tuple[ModuleType, str]:
 
 
 @fixed_numerics()
-def load_clip(name: str, device: str | torch.device = "auto", expected_hash: str = "") -> CLIP | Backbone:
-    """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names, the small CLIP
-    (`small`) and local files; a Backbone for `open_clip:MODEL/TAG`, `open_clip:MODEL@FILE` and `hf:FOLDER`. Files that
-    change while they are read are refused; `expected_hash` is an earlier `weights_hash` that they must still have."""
+def load_clip(
+    name: str, device: str | torch.device = "auto", expected_hash: str = ""
+) -> CLIP | Backbone:
+    """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names,
+    the small CLIP (`small`) and local files; a Backbone for `open_clip:MODEL/TAG`,
+    `open_clip:MODEL@FILE` and `hf:FOLDER`. Files that change while they are read are refused;
+    `expected_hash` is an earlier `weights_hash` that they must still have.
+    """
     loader, rest = find_loader(name)
     before = expected_hash or loader.weights_hash(rest)
     backbone = loader.load(rest, pick_device(device) if isinstance(device, str) else device)
     if loader.weights_hash(rest) != before:
-        raise WeightsError(f"the weights of {name} changed while they were read: run the command again")
+        raise WeightsError(
+            f"the weights of {name} changed while they were read: run the command again"
+        )
     return backbone.module if loader is openai else backbone
 
 

@@ -162,7 +162,8 @@ def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.d
     try:
         return list(pool.map(function, pieces))
     finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C or out of memory, the rest is not computed
+        # After Ctrl-C or out of memory, the rest is not computed
+        pool.shutdown(cancel_futures=True)
 
 
 def start_worker() -> None:

@@ -23,44 +23,71 @@ from .generic_tower import GenericText
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, openai_text
 from .tokenizer import Tokenizer
 
-SCHEMAS = ("hf-hub:", "local-dir:")  # models with a config of their own, see open_clip's `create_model`
+# Models with a config of their own, see open_clip's `create_model`
+SCHEMAS = ("hf-hub:", "local-dir:")
 PIXEL_KEYS = ("mean", "std", "interpolation", "resize_mode")
 
 
 class OpenClipBackbone(Backbone):
-    """Image features by the library's own module. Text features by the packed tower where the library's is causal and
-    made of plain layers, which its module shows; otherwise by the library's module."""
+    """Image features by the library's own module.
+
+    Text features by the packed tower where the library's is causal and made of plain layers, which
+    its module shows; otherwise by the library's module.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, name: str = "") -> None:
         self.name, self.module = name, model
         self.tokenizer = our_tokenizer(tokenizer)
         self.context_length = tokenizer.context_length
         text = self.text_module = getattr(model, "text", model)  # `CLIP` is its own text tower
-        self.embedding = text.transformer.get_input_embeddings() if is_hugging_face(text) else text.token_embedding
+        self.embedding = (
+            text.transformer.get_input_embeddings()
+            if is_hugging_face(text)
+            else text.token_embedding
+        )
         self.pixels = pixels_of(model.visual.preprocess_cfg)
         positions = getattr(model.visual, "positional_embedding", None)
         # The hidden layer of an MLP, or convolutions at half the size.
         self.activations = 16 * self.pixels.size**2 if positions is None else 4 * positions.numel()
         self.packed = is_plain(text, self.tokenizer, tokenizer)
-        self.features = text.output_dim if hasattr(text, "output_dim") else model.text_projection.shape[-1]
+        self.features = (
+            text.output_dim if hasattr(text, "output_dim") else model.text_projection.shape[-1]
+        )
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         return self.module.encode_image(pixels)
 
     @cached_property
     def text(self) -> TextWeights | GenericText:  # type: ignore[override]
-        """Bidirectional towers and CoCa's attend to the padding or are read after it; BERT's mask it."""
+        """Bidirectional towers and CoCa's attend to the padding or are read after it; BERT's mask
+        it.
+        """
         text = self.text_module
         if self.packed:
-            return openai_text(text, activation_of(text.transformer.resblocks[0]), self.tokenizer.start)
+            return openai_text(
+                text, activation_of(text.transformer.resblocks[0]), self.tokenizer.start
+            )
         masked = False
         if is_hugging_face(text):
             masked = self.tokenizer.pad == text.config.pad_token_id
-            layers, heads = text.transformer.config.num_hidden_layers, text.transformer.config.num_attention_heads
+            layers, heads = (
+                text.transformer.config.num_hidden_layers,
+                text.transformer.config.num_attention_heads,
+            )
         else:
-            layers, heads = len(text.transformer.resblocks), text.transformer.resblocks[0].attn.num_heads
-        return GenericText(self.module.encode_text, self.embedding, self.tokenizer, self.context_length, not masked,
-                           layers, heads)
+            layers, heads = (
+                len(text.transformer.resblocks),
+                text.transformer.resblocks[0].attn.num_heads,
+            )
+        return GenericText(
+            self.module.encode_text,
+            self.embedding,
+            self.tokenizer,
+            self.context_length,
+            not masked,
+            layers,
+            heads,
+        )
 
 
 def is_hugging_face(text: Any) -> bool:
@@ -69,24 +96,39 @@ def is_hugging_face(text: Any) -> bool:
 
 
 def is_plain(text: Any, ours: Tokenizer, tokenizer: Any) -> bool:
-    """Whether the packed tower computes the same: causal layers of OpenAI's kind, read at the one end token."""
-    if is_hugging_face(text) or text.attn_mask is None or getattr(text, "cls_emb", None) is not None:
+    """Whether the packed tower computes the same: causal layers of OpenAI's kind, read at the one
+    end token.
+    """
+    if (
+        is_hugging_face(text)
+        or text.attn_mask is None
+        or getattr(text, "cls_emb", None) is not None
+    ):
         return False
     pool = getattr(text, "pool_type", None) or text.text_pool_type
     eos = text.eos_id if hasattr(text, "eos_id") else text.text_eos_id
     largest = getattr(tokenizer, "vocab_size", 0) - 1  # argmax reads the largest id
     at_end = len(ours.end) == 1 and ((pool == "argmax" and ours.end[0] == largest) or (
         pool == "eos" and ours.end[0] == eos and eos not in ours.start))
-    return at_end and text.text_projection is not None and all(map(is_plain_layer, text.transformer.resblocks))
+    return (
+        at_end
+        and text.text_projection is not None
+        and all(map(is_plain_layer, text.transformer.resblocks))
+    )
 
 
 def is_plain_layer(block: Any) -> bool:
     """A pre-norm layer with one attention, one MLP and nothing between."""
     parts = dict(block.named_children())
-    scaled = any(not isinstance(parts.pop(name, nn.Identity()), nn.Identity) for name in ("ls_1", "ls_2"))
+    scaled = any(
+        not isinstance(parts.pop(name, nn.Identity()), nn.Identity) for name in ("ls_1", "ls_2")
+    )
     return (
-        not scaled and parts.keys() == {"ln_1", "attn", "ln_2", "mlp"} and type(block.attn) is nn.MultiheadAttention
-        and list(dict(block.mlp.named_children())) == ["c_fc", "gelu", "c_proj"] and activation_of(block) != ""
+        not scaled
+        and parts.keys() == {"ln_1", "attn", "ln_2", "mlp"}
+        and type(block.attn) is nn.MultiheadAttention
+        and list(dict(block.mlp.named_children())) == ["c_fc", "gelu", "c_proj"]
+        and activation_of(block) != ""
     )
 
 
@@ -99,7 +141,9 @@ def activation_of(block: Any) -> str:
 
 
 def our_tokenizer(tokenizer: Any) -> Tokenizer:
-    """open_clip's tokenizers, its own one and those of transformers, each with its way of cleaning a text."""
+    """open_clip's tokenizers, its own one and those of transformers, each with its way of cleaning
+    a text.
+    """
     (row,) = tokenizer(["a"]).tolist()
     pad = row[-1]
     while row[-1:] == [pad]:
@@ -112,8 +156,13 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
     def encode(text: str) -> list[int]:
         return list(inner(tokenizer.clean_fn(text), add_special_tokens=False).input_ids)
 
-    return Tokenizer.around(encode, row, pad, [i for i in inner.all_special_ids if i != inner.unk_token_id],
-                            lambda token: inner.decode([token]))
+    return Tokenizer.around(
+        encode,
+        row,
+        pad,
+        [i for i in inner.all_special_ids if i != inner.unk_token_id],
+        lambda token: inner.decode([token]),
+    )
 
 
 def pixels_of(config: dict[str, Any]) -> Pixels:
@@ -121,19 +170,25 @@ def pixels_of(config: dict[str, Any]) -> Pixels:
     size = config["size"]
     width, height = size if isinstance(size, Sequence) else (size, size)
     if width != height:
-        raise ConfigError(f"this backbone takes images of {width} x {height} pixels: only squares are supported")
-    return Pixels(width, config["mean"], config["std"], config["resize_mode"], config["interpolation"])
+        raise ConfigError(
+            f"this backbone takes images of {width} x {height} pixels: only squares are supported"
+        )
+    return Pixels(
+        width, config["mean"], config["std"], config["resize_mode"], config["interpolation"]
+    )
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model of open_clip with its weights, and their settings that a weight file does not state."""
+    """A model of open_clip with its weights, and their settings that a weight file does not state.
+    """
 
     model: str  # one of open_clip's configs, or a schema and what follows it
     tag: str  # of weights that open_clip knows
     file: str  # weights on this machine; "" = those of the tag, which open_clip downloads
     quick_gelu: bool
-    pixels: Mapping[str, object]  # PIXEL_KEYS of weights that open_clip knows; {} = those of the model's config
+    # PIXEL_KEYS of weights that open_clip knows; {} = those of the model's config
+    pixels: Mapping[str, object]
 
 
 def library() -> ModuleType:
@@ -141,16 +196,23 @@ def library() -> ModuleType:
 
 
 def explained(name: str) -> AbstractContextManager[None]:
-    return library_errors(f"open_clip cannot load {name}", "correct the name, or, if the download failed, fetch the "
-                          "file and give open_clip:MODEL/TAG@FILE")
+    return library_errors(
+        f"open_clip cannot load {name}",
+        "correct the name, or, if the download failed, fetch the "
+        "file and give open_clip:MODEL/TAG@FILE",
+    )
 
 
 def refuse_code(model: str) -> None:
-    """transformers, which open_clip uses, can run code from a model's folder, or ask whether it should: refused."""
+    """transformers, which open_clip uses, can run code from a model's folder, or ask whether it
+    should: refused.
+    """
     text = (library().get_model_config(model) or {}).get("text_cfg", {})
     if text.get("tokenizer_kwargs", {}).get("trust_remote_code"):
-        raise WeightsError(f"the config of {model} asks for code to be run (trust_remote_code), which is never done: "
-                           f"only models of the libraries themselves are loaded")
+        raise WeightsError(
+            f"the config of {model} asks for code to be run (trust_remote_code), which is never "
+            "done: only models of the libraries themselves are loaded"
+        )
     with suppress(ImportError):
         from transformers import dynamic_module_utils
 
@@ -158,8 +220,11 @@ def refuse_code(model: str) -> None:
 
 
 def find_source(name: str) -> Source:
-    """`MODEL/TAG`, `MODEL@FILE`, `MODEL/TAG@FILE`, `hf-hub:ORG/NAME` or `local-dir:FOLDER`. A file does not state
-    activation and pixels: they are those of the tag or, without a tag, of all known weights, if these agree."""
+    """`MODEL/TAG`, `MODEL@FILE`, `MODEL/TAG@FILE`, `hf-hub:ORG/NAME` or `local-dir:FOLDER`.
+
+    A file does not state activation and pixels: they are those of the tag or, without a tag, of all
+    known weights, if these agree.
+    """
     if name.startswith(SCHEMAS):
         with explained(name):
             config = library().get_model_config(name) or {}
@@ -168,8 +233,10 @@ def find_source(name: str) -> Source:
     model, _, tag = model.partition("/")
     config = library().get_model_config(model)
     if config is None:
-        raise WeightsError(f"open_clip has no model '{model}'.{nearest(model, library().list_models())} Its models: "
-                           f"python -c 'import open_clip; print(open_clip.list_models())'")
+        raise WeightsError(
+            f"open_clip has no model '{model}'.{nearest(model, library().list_models())} Its "
+            "models: python -c 'import open_clip; print(open_clip.list_models())'"
+        )
     if file and not Path(file).is_file():
         raise WeightsError(f"no weight file at {file}")
     known = {}
@@ -181,13 +248,19 @@ def find_source(name: str) -> Source:
     if tag in known:
         return known[tag]
     if tag or not file:
-        raise WeightsError(f"open_clip has no weights '{tag}' of {model}.{nearest(tag, known)} Give open_clip:{model}"
-                           f"/TAG with TAG one of {first_five(list(known)) or 'none'}, or open_clip:{model}@FILE")
-    kinds = {repr(source): known_tag for known_tag, source in reversed(known.items())}  # the first tag of each kind
+        raise WeightsError(
+            f"open_clip has no weights '{tag}' of {model}.{nearest(tag, known)} Give "
+            f"open_clip:{model}/TAG with TAG one of {first_five(list(known)) or 'none'}, or "
+            f"open_clip:{model}@FILE"
+        )
+    # The first tag of each kind
+    kinds = {repr(source): known_tag for known_tag, source in reversed(known.items())}
     if len(kinds) > 1:
-        raise WeightsError(f"weights of {model} differ in activation or pixels, and {file} does not say which it has: "
-                           f"name known weights of its kind, --backbone open_clip:{model}/TAG@{file}, such as "
-                           f"{' or '.join(reversed(kinds.values()))}")
+        raise WeightsError(
+            f"weights of {model} differ in activation or pixels, and {file} does not say which it "
+            f"has: name known weights of its kind, --backbone open_clip:{model}/TAG@{file}, such "
+            f"as {' or '.join(reversed(kinds.values()))}"
+        )
     return next(iter(known.values()), Source(model, "", file, bool(config.get("quick_gelu")), {}))
 
 
@@ -203,7 +276,9 @@ def local_file(source: Source) -> Path:
     elif schema == "hf-hub":
         found = pretrained.download_pretrained_from_hf(identifier)
     else:
-        found = library().download_pretrained(library().get_pretrained_cfg(source.model, source.tag))
+        found = library().download_pretrained(
+            library().get_pretrained_cfg(source.model, source.tag)
+        )
     if not found:
         raise WeightsError(f"open_clip finds no weights for {source.model}")
     return Path(found)
@@ -214,17 +289,28 @@ def load(name: str, device: torch.device) -> OpenClipBackbone:
     with explained(name):
         refuse_code(source.model)
         model = library().create_model(
-            source.model, str(local_file(source)), force_quick_gelu=source.quick_gelu, require_pretrained=True,
+            source.model,
+            str(local_file(source)),
+            force_quick_gelu=source.quick_gelu,
+            require_pretrained=True,
             force_preprocess_cfg=dict(source.pixels),
         )
         tokenizer = library().get_tokenizer(source.model)
-        return OpenClipBackbone(model.eval().requires_grad_(False).to(device), tokenizer, f"open_clip:{name}")
+        return OpenClipBackbone(
+            model.eval().requires_grad_(False).to(device), tokenizer, f"open_clip:{name}"
+        )
 
 
 def weights_hash(name: str) -> str:
     """A hash of the weights and of all that open_clip knows about them."""
     source = find_source(name)
     with explained(name):
-        settings = {"file": sha256(local_file(source)), "config": library().get_model_config(source.model),
-                    "quick_gelu": source.quick_gelu, "pixels": dict(source.pixels)}
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        settings = {
+            "file": sha256(local_file(source)),
+            "config": library().get_model_config(source.model),
+            "quick_gelu": source.quick_gelu,
+            "pixels": dict(source.pixels),
+        }
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[
+        :16
+    ]

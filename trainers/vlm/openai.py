@@ -69,7 +69,9 @@ class OpenAIBackbone(Backbone):
         return openai_text(self.module, QUICK_GELU, TOKENIZER.start)
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """A vision transformer is read at its class token, so the last layer is computed for that token only."""
+        """A vision transformer is read at its class token, so the last layer is computed for that
+        token only.
+        """
         visual = self.module.visual
         if not isinstance(visual, clip.model.VisionTransformer):
             return self.module.encode_image(pixels)
@@ -102,21 +104,28 @@ def official_name(weights: str) -> str:
 
 def weights_hash(name: str) -> str:
     """The file's SHA-256. Downloads are verified, so their address has it."""
-    return (WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name)))[:16]
+    return (WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name)))[
+        :16
+    ]
 
 
 def warn_of_small(backbone: str, dataset: str) -> str:
     """Warns of the small CLIP on data that it was not trained for; returns the warning, or ""."""
     if backbone != SMALL or dataset in SMALL_KNOWS:
         return ""
-    line = (f"the small CLIP was trained only on aerial tiles ({', '.join(SMALL_KNOWS)}): its predictions on anything "
-            "else are near chance; take a general model, such as --backbone ViT-B/16")
+    line = (
+        f"the small CLIP was trained only on aerial tiles ({', '.join(SMALL_KNOWS)}): its "
+        "predictions on anything else are near chance; take a general model, such as --backbone "
+        "ViT-B/16"
+    )
     logger.warning("%s", line)
     return line
 
 
 def weights_file(name: str) -> Path:
-    """The local file of a backbone; OpenAI's weights are downloaded once to where `clip` keeps them."""
+    """The local file of a backbone; OpenAI's weights are downloaded once to where `clip` keeps
+    them.
+    """
     check_name(name)
     if name == SMALL:
         return SMALL_WEIGHTS
@@ -128,15 +137,19 @@ def weights_file(name: str) -> Path:
 def check_name(name: str) -> None:
     known = [*BACKBONES, SMALL]
     if name not in known and not Path(name).is_file():
-        raise WeightsError(f"no backbone and no weight file '{name}'.{nearest(name, known)} Known: {', '.join(known)}, "
-                           "a path to OpenAI's weights, open_clip:MODEL/TAG, hf:FOLDER.")
+        raise WeightsError(
+            f"no backbone and no weight file '{name}'.{nearest(name, known)} Known: "
+            f"{', '.join(known)}, a path to OpenAI's weights, open_clip:MODEL/TAG, hf:FOLDER."
+        )
 
 
 def cache_folder() -> Path:
     try:
         return CACHE.expanduser()
     except RuntimeError as error:
-        raise WeightsError(f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH") from error
+        raise WeightsError(
+            f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH"
+        ) from error
 
 
 def download(name: str, folder: Path) -> Path:
@@ -144,38 +157,54 @@ def download(name: str, folder: Path) -> Path:
 
     Never leaves half a file.
     """
-    from ...datasets.download.fetch import FetchError, fetch_once  # a run with local weights needs none of it
+    # A run with local weights needs none of it
+    from ...datasets.download.fetch import FetchError, fetch_once
 
     url = WEIGHT_URLS[name]
     try:
         return fetch_once(url, folder, f"sha256:{url.split('/')[-2]}")
     except FetchError as error:
         raise WeightsError(
-            f"cannot download the weights of {name} to {folder} ({error}): where there is a network, such as on a "
-            f"login node, run: {tool('download')} {name}; or fetch the file by hand and give its path as "
-            f"--backbone") from error
+            f"cannot download the weights of {name} to {folder} ({error}): where there is a "
+            f"network, such as on a login node, run: {tool('download')} {name}; or fetch the file "
+            "by hand and give its path as --backbone"
+        ) from error
     except DataError as error:
-        raise WeightsError(f"cannot download the weights of {name} to {folder} ({error}): fetch {url} into another "
-                           f"folder and give its path as --backbone") from error
+        raise WeightsError(
+            f"cannot download the weights of {name} to {folder} ({error}): fetch {url} into "
+            "another folder and give its path as --backbone"
+        ) from error
 
 
 def read_clip(name: str) -> CLIP:
-    """An OpenAI model by name, the small CLIP (`small`), or a local file in one of their formats; fp32, frozen, in
-    eval mode. Files of other projects have the same tensor names but not always the same activation, heads and pixels,
-    and do not state them, so they are refused."""
+    """An OpenAI model by name, the small CLIP (`small`), or a local file in one of their formats;
+    fp32, frozen, in eval mode. Files of other projects have the same tensor names but not always
+    the same activation, heads and pixels, and do not state them, so they are refused.
+    """
     path = weights_file(name)
     state = tensors_by_name(read_checkpoint(path))
     # Training scripts save the model inside `state_dict.`, `module.` or both.
-    prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
-    state = {key.removeprefix(prefix): value.float() for key, value in state.items() if key.startswith(prefix)}
+    prefix = next(
+        (key.removesuffix("text_projection") for key in state if key.endswith("text_projection")),
+        "",
+    )
+    state = {
+        key.removeprefix(prefix): value.float()
+        for key, value in state.items()
+        if key.startswith(prefix)
+    }
     if not {SMALL_MARK, *OPENAI_MARKS} & state.keys():
         model = model_with_shapes(state)
         if model:
-            raise WeightsError(f"{path} has the shapes of OpenAI's {model}, and does not say whose weights they are: "
-                               f"if they are OpenAI's, use --backbone open_clip:{model}/openai@{path}; else "
-                               f"--backbone open_clip:{model}@{path}")
-        raise WeightsError(f"{path} has neither OpenAI's format nor ours: use --backbone open_clip:MODEL@FILE for "
-                           f"weights of open_clip's models, hf:FOLDER for a folder of Hugging Face's")
+            raise WeightsError(
+                f"{path} has the shapes of OpenAI's {model}, and does not say whose weights they "
+                f"are: if they are OpenAI's, use --backbone open_clip:{model}/openai@{path}; else "
+                f"--backbone open_clip:{model}@{path}"
+            )
+        raise WeightsError(
+            f"{path} has neither OpenAI's format nor ours: use --backbone open_clip:MODEL@FILE for "
+            f"weights of open_clip's models, hf:FOLDER for a folder of Hugging Face's"
+        )
     try:
         if SMALL_MARK in state:
             rows, weight = state.pop(SMALL_MARK), state["token_embedding.weight"]
@@ -185,7 +214,9 @@ def read_clip(name: str) -> CLIP:
         model.load_state_dict({key: value for key, value in state.items() if key in known})
     except Exception as error:  # shapes that do not belong together fail in many places
         reason = (str(error) or type(error).__name__).splitlines()[-1].strip()
-        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason})") from error
+        raise WeightsError(
+            f"{path} does not hold the weights of an OpenAI CLIP ({reason})"
+        ) from error
     return model.eval().requires_grad_(False)
 
 
@@ -206,31 +237,48 @@ def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
     """The arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
     def layers(prefix: str) -> int:
         """At least one: if the weights have none, loading them fails."""
-        return max(1, len({key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)}))
+        return max(
+            1,
+            len(
+                {key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)}
+            ),
+        )
 
     vision: dict[str, Any]
     if "visual.proj" in state:
         vision_width, _, _, patch = state["visual.conv1.weight"].shape
         positions = state["visual.positional_embedding"]
-        vision = {"vision_layers": layers("visual.transformer.resblocks."), "vision_patch_size": patch}
+        vision = {
+            "vision_layers": layers("visual.transformer.resblocks."),
+            "vision_patch_size": patch,
+        }
     else:
         vision_width, patch = state["visual.layer1.0.conv1.weight"].shape[0], 32
         positions = state["visual.attnpool.positional_embedding"]
         stages = tuple(layers(f"visual.layer{i}.") for i in (1, 2, 3, 4))
         vision = {"vision_layers": stages, "vision_patch_size": None}
     vocab_size, width = state["token_embedding.weight"].shape
-    side = round((len(positions) - 1) ** 0.5)  # in patches; one more position is the class token's or the mean's
+    # In patches; one more position is the class token's or the mean's
+    side = round((len(positions) - 1) ** 0.5)
     return {
-        **vision, "vision_width": vision_width, "image_resolution": patch * side,
-        "embed_dim": state["text_projection"].shape[1], "context_length": len(state["positional_embedding"]),
-        "vocab_size": vocab_size, "transformer_width": width, "transformer_heads": width // HEAD_WIDTH,
+        **vision,
+        "vision_width": vision_width,
+        "image_resolution": patch * side,
+        "embed_dim": state["text_projection"].shape[1],
+        "context_length": len(state["positional_embedding"]),
+        "vocab_size": vocab_size,
+        "transformer_width": width,
+        "transformer_heads": width // HEAD_WIDTH,
         "transformer_layers": layers("transformer.resblocks."),
     }
 
 
 def full_token_table(rows: Tensor, weight: Tensor) -> Tensor:
-    """The small CLIP's token embeddings (VOCAB_SIZE, width): row `rows[i]` is `weight[i]`. All others are as before
-    training, which starts from this table with no rows given, so they are not stored."""
+    """The small CLIP's token embeddings (VOCAB_SIZE, width): row `rows[i]` is `weight[i]`.
+
+    All others are as before training, which starts from this table with no rows given, so they are
+    not stored.
+    """
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCAB_SIZE, weight.shape[1], generator=generator) * TOKEN_STD
     table[rows.long()] = weight.float()

@@ -1,8 +1,9 @@
 """The one place that imports OpenAI's `clip`.
 
-PyPI's package called `clip` is a clipboard tool: an error names the right one. Checkouts of CoOp, MaPLe and similar
-projects hold a `clip` folder of their own, some with another model in it, and come first on the path when Python is
-started in them. The installed package is taken there too, and `import clip` still gives theirs.
+PyPI's package called `clip` is a clipboard tool: an error names the right one. Checkouts of CoOp,
+MaPLe and similar projects hold a `clip` folder of their own, some with another model in it, and
+come first on the path when Python is started in them. The installed package is taken there too, and
+`import clip` still gives theirs.
 """
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from . import clip_import  # noqa: F401
 
 def import_clip() -> ModuleType:
     path, theirs = list(sys.path), {}
-    installed = [folder for folder in path if Path(folder).name in ("site-packages", "dist-packages")]
+    installed = [
+        folder for folder in path if Path(folder).name in ("site-packages", "dist-packages")
+    ]
     first, ours = PathFinder.find_spec("clip", path), PathFinder.find_spec("clip", installed)
     other_first = first is not None and ours is not None and first.origin != ours.origin
     if other_first:
@@ -33,8 +36,10 @@ def import_clip() -> ModuleType:
             remove_clip()
             sys.modules.update(theirs)
     if not hasattr(module, "tokenize"):
-        raise ImportError("The installed module 'clip' is not OpenAI's CLIP (the PyPI package 'clip' is a clipboard "
-                          "tool). Run: pip uninstall -y clip && pip install openai-clip")
+        raise ImportError(
+            "The installed module 'clip' is not OpenAI's CLIP (the PyPI package 'clip' is a "
+            "clipboard tool). Run: pip uninstall -y clip && pip install openai-clip"
+        )
     return module
 
 
@@ -47,4 +52,5 @@ clip = import_clip()
 CLIP = clip.model.CLIP
 tokenizer = clip.clip._tokenizer  # the BPE tokenizer of all of OpenAI's models
 VOCAB_SIZE = len(tokenizer.encoder)  # 49408
-WEIGHT_URLS: dict[str, str] = clip.clip._MODELS  # name -> address; the last folder of the address is the SHA-256
+# Name -> address; the last folder of the address is the SHA-256
+WEIGHT_URLS: dict[str, str] = clip.clip._MODELS

@@ -1,4 +1,6 @@
-"""Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one, convert one."""
+"""Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one,
+convert one.
+"""
 from __future__ import annotations
 
 import json
@@ -27,16 +29,35 @@ logger = logging.getLogger(__name__)
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
 POSITION = "class_token_position"
 # What a checkpoint may say about how it was made.
-METADATA = ("method", "dataset", "shots", "seed", "epochs", BACKBONE, "n_ctx", POSITION, "split_hash", "accuracy",
-            "settings")
+METADATA = (
+    "method",
+    "dataset",
+    "shots",
+    "seed",
+    "epochs",
+    BACKBONE,
+    "n_ctx",
+    POSITION,
+    "split_hash",
+    "accuracy",
+    "settings",
+)
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
-# Prompts learnt by CoOp on LandCover with the small CLIP, by the names that can be given instead of paths.
+# Prompts learnt by CoOp on LandCover with the small CLIP, by the names that can be given instead of
+# paths.
 SMALL = Path(__file__).parent / "small"
-EMBEDDED = {f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors" for shots in (2, 4)}
+EMBEDDED = {
+    f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors"
+    for shots in (2, 4)
+}
 # Parts of tensor names in checkpoints of other Dassl methods, and whose they seem to be.
 OTHERS = {
-    "meta_net": "CoCoOp's", "compound_prompts": "MaPLe's or PromptSRC's", "VPT": "of visual prompts (VPT, IVLP)",
-    "text_feature_residuals": "TaskRes's", "adapter.fc": "CLIP-Adapter's", "anchor_ctx": "of prompts with anchors",
+    "meta_net": "CoCoOp's",
+    "compound_prompts": "MaPLe's or PromptSRC's",
+    "VPT": "of visual prompts (VPT, IVLP)",
+    "text_feature_residuals": "TaskRes's",
+    "adapter.fc": "CLIP-Adapter's",
+    "anchor_ctx": "of prompts with anchors",
     "token_of": "of prompts with tokens of their own for parts of a class",
 }
 # What a log line says about each entry of a prompt's metadata.
@@ -83,8 +104,10 @@ def prompt_file(name: str | Path) -> Path:
     """The file of a prompt such as MODEL.INIT_WEIGHTS: an embedded one by name, or a path."""
     path = EMBEDDED.get(str(name), Path(name))
     if not path.is_file():
-        raise WeightsError(f"no prompt checkpoint at {path}: a prompt (MODEL.INIT_WEIGHTS) is a file in CoOp's format, "
-                           f"or one of {', '.join(EMBEDDED)}")
+        raise WeightsError(
+            f"no prompt checkpoint at {path}: a prompt (MODEL.INIT_WEIGHTS) is a file in CoOp's "
+            f"format, or one of {', '.join(EMBEDDED)}"
+        )
     return path
 
 
@@ -171,7 +194,8 @@ def refuse_other_methods(path: str | Path, tensors: Mapping[str, Tensor]) -> Non
 
 
 def describe_metadata(metadata: Mapping[str, str]) -> str:
-    """How a prompt was made: `CoOp, 2 shots, learnt on LandCover, seed 1, 100 epochs, small CLIP`."""
+    """How a prompt was made: `CoOp, 2 shots, learnt on LandCover, seed 1, 100 epochs, small CLIP`.
+    """
     words = []
     for key, text in DESCRIPTIONS.items():
         value = metadata.get(key)
@@ -232,12 +256,16 @@ def check_context(path: Path, stored: StoredPrompt, backbone: Backbone, position
     shape, width = tuple(context.shape), backbone.width
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
         learnt_with = f", learnt with {stored.backbone}," if stored.backbone else ""
-        raise WeightsError(f"the context in {path}{learnt_with} has shape {shape}, but this backbone "
-                           f"needs (n_ctx, {width})")
+        raise WeightsError(
+            f"the context in {path}{learnt_with} has shape {shape}, but this backbone "
+            f"needs (n_ctx, {width})"
+        )
     stated_tokens = stored.metadata.get("n_ctx", "")
     if stated_tokens and stated_tokens != str(shape[-2]):
-        raise WeightsError(f"the prompt in {path} says that it has {stated_tokens} tokens, but it has "
-                           f"{shape[-2]}: the file was put together wrongly")
+        raise WeightsError(
+            f"the prompt in {path} says that it has {stated_tokens} tokens, but it has "
+            f"{shape[-2]}: the file was put together wrongly"
+        )
     if not context.isfinite().all():
         raise WeightsError(f"the context in {path} holds numbers that are not finite")
 
@@ -340,14 +368,17 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
     return run_folder / FOLDER / f"model.pth.tar-{epoch}"
 
 
-def convert_prompt(source: str | Path, target: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a safetensors copy of a checkpoint: the context, what load_context checks it by, and how it was made.
+def convert_prompt(
+    source: str | Path, target: str | Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes a safetensors copy of a checkpoint: the context, what load_context checks it by, and
+    how it was made.
 
     Args:
         source: The checkpoint, or the name of an embedded prompt.
         target: The copy.
-        metadata: How the prompt was made, by keys of `METADATA`. It replaces what the checkpoint says,
-            which in turn replaces what CoOp's folder names say.
+        metadata: How the prompt was made, by keys of `METADATA`. It replaces what the checkpoint
+            says, which in turn replaces what CoOp's folder names say.
     """
     stored = read_context(prompt_file(source))
     context = stored.context

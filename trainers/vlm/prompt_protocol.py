@@ -13,7 +13,9 @@ from pathlib import Path
 from ..config.names import path_safe, short_hash
 from ..registry import method_key
 
-SHOTS = re.compile(r"(?i)(\d+)[-_ ]?shots?(?![a-z])|(?<![a-z])num_shots[-_](\d+)|(?<![a-z])shots?[-_]?(\d+)")
+SHOTS = re.compile(
+    r"(?i)(\d+)[-_ ]?shots?(?![a-z])|(?<![a-z])num_shots[-_](\d+)|(?<![a-z])shots?[-_]?(\d+)"
+)
 SEED = re.compile(r"(?i)(?<![a-z0-9])(seed[-_]?)\d+(?!\d)")
 CHECKPOINT = re.compile(r"model(-best)?\.pth\.tar(-\d+)?$")
 PROMPT_FOLDER = "prompt_learner"
@@ -80,7 +82,8 @@ def protocol_of_metadata(metadata: Mapping[str, str]) -> PromptProtocol:
 
 
 def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtocol:
-    """From the last parts of a path, without the seed and the data set, which differ within a protocol.
+    """From the last parts of a path, without the seed and the data set, which differ within a
+    protocol.
 
     CoOp's own folders say the number of shots: `CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend`.
     What is above the folder of the method says where the files lie, not how they were made.
@@ -102,8 +105,8 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
 def text_of_parts(parts: Sequence[str], method: str) -> str:
     """The parts of a path that say how a prompt was made.
 
-    Of what is above them only a hash is given, and nothing where a folder is named after the method.
-    A record is passed on, and a path of this computer is nobody's business.
+    Of what is above them only a hash is given, and nothing where a folder is named after the
+    method. A record is passed on, and a path of this computer is nobody's business.
     """
     first = len(parts) - 1  # at least the name of the file
     for position, part in reversed(list(enumerate(parts))):
@@ -119,7 +122,9 @@ def text_of_parts(parts: Sequence[str], method: str) -> str:
 
 
 def metadata_of_path(path: str) -> dict[str, str]:
-    """What CoOp's folder names say about a prompt: method, shots, seed, epochs, position of the name."""
+    """What CoOp's folder names say about a prompt: method, shots, seed, epochs, position of the
+    name.
+    """
     parts = folders_of(path)
     shots = last_number(SHOTS, parts)
     metadata = {}

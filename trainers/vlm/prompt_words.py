@@ -17,14 +17,16 @@ from .prompt_files import prompt_file, read_context
 
 AT_ONCE = 64  # vectors compared with the whole vocabulary together
 CAVEAT = (
-    "Nearest tokens rarely mean anything: a context vector may lie far from all of them, and the text tower reads the "
-    "vectors together, not one by one."
+    "Nearest tokens rarely mean anything: a context vector may lie far from all of them, and the "
+    "text tower reads the vectors together, not one by one."
 )
 
 
 @dataclass(frozen=True)
 class NearestWords:
-    """The tokens nearest to one context vector, nearest first, with their cosine or Euclidean distance."""
+    """The tokens nearest to one context vector, nearest first, with their cosine or Euclidean
+    distance.
+    """
 
     by_cosine: Sequence[tuple[str, float]]
     by_distance: Sequence[tuple[str, float]]
@@ -38,17 +40,24 @@ class NearestWords:
 
 @torch.no_grad()
 def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[NearestWords]:
-    """For each vector of a context (n, width) the nearest `count` tokens of the backbone's vocabulary, control tokens
-    left out."""
+    """For each vector of a context (n, width) the nearest `count` tokens of the backbone's
+    vocabulary, control tokens left out.
+    """
     embedding, decode = getattr(backbone, "embedding", None), backbone.tokenizer.decode
     if not isinstance(embedding, nn.Embedding) or decode is None:
-        raise WeightsError("this backbone has no table of token embeddings with a tokenizer that reads them back: its "
-                           "prompts cannot be shown as words")
+        raise WeightsError(
+            "this backbone has no table of token embeddings with a tokenizer that reads them back: "
+            "its prompts cannot be shown as words"
+        )
     table = embedding.weight.detach().float()
     if context.dim() != 2 or context.shape[1] != table.shape[1]:
-        raise WeightsError(f"the context has shape {tuple(context.shape)}, but this backbone's tokens have "
-                           f"{table.shape[1]} numbers: give the backbone that it was learnt with")
-    left_out = torch.tensor(sorted(t for t in backbone.tokenizer.control if t < len(table)), device=table.device)
+        raise WeightsError(
+            f"the context has shape {tuple(context.shape)}, but this backbone's tokens have "
+            f"{table.shape[1]} numbers: give the backbone that it was learnt with"
+        )
+    left_out = torch.tensor(
+        sorted(t for t in backbone.tokenizer.control if t < len(table)), device=table.device
+    )
     directions = F.normalize(table, dim=-1)
 
     def listed(scores: Tensor, sign: int) -> list[tuple[str, float]]:
@@ -58,7 +67,10 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
 
     found = []
     for vectors in context.to(table).split(AT_ONCE):
-        cosines, distances = F.normalize(vectors, dim=-1) @ directions.T, torch.cdist(vectors, table)
+        cosines, distances = (
+            F.normalize(vectors, dim=-1) @ directions.T,
+            torch.cdist(vectors, table),
+        )
         for near, far in zip(cosines, distances, strict=True):
             near[left_out], far[left_out] = -torch.inf, torch.inf
             found.append(NearestWords(listed(near, 1), listed(-far, -1)))
@@ -66,16 +78,33 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
 
 
 def prompt_table(source: str, backbone: str = "") -> str:
-    """The context of a prompt checkpoint as words; `backbone` names the model where the file does not."""
+    """The context of a prompt checkpoint as words; `backbone` names the model where the file does
+    not.
+    """
     stored = read_context(prompt_file(source))
     name = backbone or stored.backbone
     if not name:
-        raise ConfigError(f"{source} does not name the backbone that it was learnt with: give --backbone")
+        raise ConfigError(
+            f"{source} does not name the backbone that it was learnt with: give --backbone"
+        )
     if stored.context.dim() not in (2, 3) or not stored.context.isfinite().all():
-        raise WeightsError(f"the context in {source} has shape {tuple(stored.context.shape)} or numbers that are not "
-                           f"finite: it must be (n_ctx, width), or (classes, n_ctx, width)")
+        raise WeightsError(
+            f"the context in {source} has shape {tuple(stored.context.shape)} or numbers that are "
+            "not finite: it must be (n_ctx, width), or (classes, n_ctx, width)"
+        )
     n_ctx, per_class = stored.context.shape[-2], stored.context.dim() == 3
-    found = nearest_words(stored.context.flatten(0, -2), as_backbone(load_clip(name, torch.device("cpu"))))
-    rows = [[*([at // n_ctx] if per_class else []), at % n_ctx + 1, *near.cells] for at, near in enumerate(found)]
-    headers = [*(["class"] if per_class else []), "vector", "nearest by cosine", "nearest by distance"]
-    return f"{tabulate(rows, headers=headers, disable_numparse=True)}\n{source}, {backbone_label(name)}. {CAVEAT}"
+    found = nearest_words(
+        stored.context.flatten(0, -2), as_backbone(load_clip(name, torch.device("cpu")))
+    )
+    rows = [
+        [*([at // n_ctx] if per_class else []), at % n_ctx + 1, *near.cells]
+        for at, near in enumerate(found)
+    ]
+    headers = [
+        *(["class"] if per_class else []),
+        "vector",
+        "nearest by cosine",
+        "nearest by distance",
+    ]
+    table = tabulate(rows, headers=headers, disable_numparse=True)
+    return f"{table}\n{source}, {backbone_label(name)}. {CAVEAT}"

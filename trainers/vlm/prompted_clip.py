@@ -121,7 +121,8 @@ class PromptedCLIP:
         return cls(classnames, encoder, context, texts=features)
 
     def with_context(self, context: Tensor) -> PromptedCLIP:
-        """The same with another context; predictions are compared with this one's zero-shot text."""
+        """The same with another context; predictions are compared with this one's zero-shot text.
+        """
         return PromptedCLIP(
             self.classnames, self.encoder, context, zero_shot_text=self.zero_shot_text)
 

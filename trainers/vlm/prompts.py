@@ -47,8 +47,11 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
         groups[tuple(name_tokens)].append(f"'{name}'")
     equal = [" = ".join(names) for names in groups.values() if len(names) > 1]
     if equal:
-        logger.warning("no prompt can distinguish these classes, because their names (or texts) are "
-                       "the same to the model: %s", first_five(equal))
+        logger.warning(
+            "no prompt can distinguish these classes, because their names (or texts) are "
+            "the same to the model: %s",
+            first_five(equal),
+        )
 
 
 def check_lengths(

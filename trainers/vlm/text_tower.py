@@ -10,8 +10,8 @@ end token, so
 
 The tokens of all classes form one packed sequence, so that every linear layer is a single matrix
 product. Attention runs over blocks of prompts of one length. On a CPU each length is a block of its
-own, without padding. A GPU waits for the host to launch its operations, so there are few blocks, and
-the shorter prompts of a block are padded after their end.
+own, without padding. A GPU waits for the host to launch its operations, so there are few blocks,
+and the shorter prompts of a block are padded after their end.
 """
 from __future__ import annotations
 
@@ -459,7 +459,8 @@ def attend_fused(
     block: Block, q: Tensor, k: Tensor, v: Tensor, shared_k: Tensor | None,
     shared_v: Tensor | None, at_end: bool,
 ) -> Tensor:
-    """`attend` by torch's fused attention, which cannot be differentiated for many gradients at once.
+    """`attend` by torch's fused attention, which cannot be differentiated for many gradients at
+    once.
 
     Each prompt gets a copy of the shared keys and values. The fused kernels take four dimensions,
     so episodes and prompts become one.

@@ -58,7 +58,8 @@ class Tokenizer:
         return tokens
 
     def following(self, text: str) -> list[int]:
-        """The tokens of a text after other words, where some tokenizers mark the space before it."""
+        """The tokens of a text after other words, where some tokenizers mark the space before it.
+        """
         before, both = self.encode(ANCHOR), self.beginning(f"{ANCHOR} {text}")
         if both[: len(before)] != before:
             raise DataError(f"this tokenizer joins '{text}' to the word before it: rename it")

@@ -29,14 +29,21 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "setting": {"tables": [BY_SETTING]},
     "lambda": {"tables": [BY_SETTING], "figures": ["lambda"]},
     "steps": {"tables": [BY_SETTING], "figures": ["steps"]},
-    "prompts": {"tables": [{"columns": "prompts", "rows": "swept"}, BY_SETTING], "figures": ["prompts"]},
+    "prompts": {
+        "tables": [{"columns": "prompts", "rows": "swept"}, BY_SETTING],
+        "figures": ["prompts"],
+    },
     "averages": {"tables": [{"columns": "across"}]},
     "family": {"tables": [{"columns": "metric"}, BY_DATASET]},
     "online": {"tables": [{"columns": "metric", "texts": True}, BY_DATASET]},
     "corruptions": {"tables": [{"columns": "corruption"}], "figures": ["severity"]},
-    "streams": {"tables": [{"columns": "dataset", "rows": "swept", "texts": True}],
-                "figures": ["streams"]},
-    "descriptions": {"tables": [{"columns": "texts"}, {"columns": "dataset", "per": "texts", "texts": True}]},
+    "streams": {
+        "tables": [{"columns": "dataset", "rows": "swept", "texts": True}],
+        "figures": ["streams"],
+    },
+    "descriptions": {
+        "tables": [{"columns": "texts"}, {"columns": "dataset", "per": "texts", "texts": True}]
+    },
     "complexity": {"study": "complexity"},
     "theory": {"study": "theory"},
     "verify": {"study": "verify"},

@@ -14,7 +14,10 @@ from ..definition import Experiment
 from ..plan import Workspace
 from . import layout_fields
 
-DEMO = "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or figures."
+DEMO = (
+    "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or "
+    "figures."
+)
 
 
 def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
@@ -85,7 +88,9 @@ def table_name(experiment: str, table: Mapping[str, Any], names: list[str]) -> s
     return experiment
 
 
-def table_spec(experiment: Experiment, table: Mapping[str, Any], name: str, swept: list[str]) -> TableSpec:
+def table_spec(
+    experiment: Experiment, table: Mapping[str, Any], name: str, swept: list[str]
+) -> TableSpec:
     columns = str(table["columns"])
     if columns == "across":
         columns = {"shots": "prompt"}.get(experiment.across, experiment.across)
@@ -121,7 +126,8 @@ def study_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def registered_name(name: str) -> str:
-    """The registered name of a data set that an experiment names by its file in configs/datasets."""
+    """The registered name of a data set that an experiment names by its file in configs/datasets.
+    """
     file = CONFIGS / "datasets" / f"{name}.yaml"
     if not file.is_file():
         return name

@@ -79,12 +79,14 @@ def complexity(finished: FinishedRuns) -> list[Table]:
             rows += published_lines(row, cells, with_differences=True)
     notes = [
         f"Forward only, text features of width {features}; the sorting behind δ is not counted.",
-        "O-TPT reflects each row of the K×K similarities by a K×K matrix, as its public code does. The "
-        "closed form has the same value and gradient without the reflectors.",
+        "O-TPT reflects each row of the K×K similarities by a K×K matrix, as its public code does. "
+        "The closed form has the same value and gradient without the reflectors.",
     ]
     if published:
-        notes.append(f"Rows marked published are from {paper.where_printed(published)} and were not "
-                     "measured here.")
+        notes.append(
+            f"Rows marked published are from {paper.where_printed(published)} and were not "
+            "measured here."
+        )
     columns = [f"{k} classes" for k in classes]
     block = RowBlock("MFLOPs of one penalty", rows)
     return [Table(experiment.name, experiment.title, columns, [block], notes)]

@@ -197,12 +197,16 @@ def compare_blocks(
     for start, end, count, expected in zip(starts, ends, ours, log, strict=True):
         if abs(count - expected) > BLOCK_IMAGES:
             classes = classes_of_block(measured, start, end)
-            words.append(f"images {start + 1:,} to {end:,} ({classes}): {count} instead of {expected}")
+            words.append(
+                f"images {start + 1:,} to {end:,} ({classes}): {count} instead of {expected}"
+            )
     where = listed(words)
     if words and len(words) <= len(ends) // 2:
         where += ". The other blocks agree: check names, labels and files of these classes"
     elif words:
-        where += ". Most blocks differ: check weights, preprocessing, template and the order of the list"
+        where += (
+            ". Most blocks differ: check weights, preprocessing, template and the order of the list"
+        )
     return Comparison(
         **common, quantity=f"blocks of {BLOCK} images with other right images", ours=len(words),
         log=float("nan"), limit=0, agrees=not words, where=where)
@@ -227,10 +231,18 @@ def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -
         verdict = comparison.verdict
         if not comparison.is_judged:
             verdict = "not judged"
-        block.rows.append(TableRow(f"{comparison.quantity} ({comparison.source})", comparison.method, [
-            Entry(comparison.ours, comparison.decimals), log,
-            Entry(comparison.limit, comparison.decimals), text_entry(verdict),
-        ]))
+        block.rows.append(
+            TableRow(
+                f"{comparison.quantity} ({comparison.source})",
+                comparison.method,
+                [
+                    Entry(comparison.ours, comparison.decimals),
+                    log,
+                    Entry(comparison.limit, comparison.decimals),
+                    text_entry(verdict),
+                ],
+            )
+        )
     notes = [rerun_summary(comparisons)]
     for comparison in comparisons:
         if comparison.where:
@@ -239,9 +251,10 @@ def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -
     links = dict.fromkeys(comparison.link for comparison in comparisons)
     notes.append(f"Logs: {', '.join(links)}. Not measured here.")
     notes.append(
-        "Zero-shot tests weights, preprocessing, class names and split before any method is judged. "
-        "Judge it by mean confidence and bins first. Its limits are those of rounding; TPT's is 1 % of "
-        "the images, because its views are random.")
+        "Zero-shot tests weights, preprocessing, class names and split before any method is "
+        "judged. Judge it by mean confidence and bins first. Its limits are those of rounding; "
+        "TPT's is 1 % of the images, because its views are random."
+    )
     columns = ["ours", "log", "limit", "verdict"]
     title = f"Next to third parties' logs of real runs, {backbones}"
     return Table(name, title, columns, list(blocks.values()), notes)

@@ -1,4 +1,5 @@
-"""What one step of tuning does to the similarities of classes and to the lower bound of confidence."""
+"""What one step of tuning does to the similarities of classes and to the lower bound of confidence.
+"""
 from __future__ import annotations
 
 import logging
@@ -25,8 +26,8 @@ from ..plan import DatasetPlace, Workspace, configure
 logger = logging.getLogger(__name__)
 
 CAVEAT = (
-    "The floor of Proposition 1 holds for an image feature equal to the winning prototype (v = t_i*), "
-    "as its proof takes it, not for every unit v: real images may lie below it."
+    "The floor of Proposition 1 holds for an image feature equal to the winning prototype (v = "
+    "t_i*), as its proof takes it, not for every unit v: real images may lie below it."
 )
 
 
@@ -84,7 +85,8 @@ def adaptation(
 ) -> Adaptation:
     """The prototypes of a method on a data set.
 
-    Computed once: a file in `out` keeps it for later calls with the same settings, data and weights.
+    Computed once: a file in `out` keeps it for later calls with the same settings, data and
+        weights.
     """
     cfg = configure(workspace, method, dataset, backbone, 0)
     trainer = build_trainer(cfg)
@@ -148,9 +150,19 @@ def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Ta
     mu = theory.coherence(matrix)
     floor = float(theory.confidence_floor(mu, len(matrix), first.scale))
     below = first.zero_shot < floor
-    rows = [table_row("before", ZERO_SHOT, [
-        (mu, 4), (100 * floor, 2), (theory.pairs(matrix).mean(), 4), (100 * first.zero_shot.mean(), 1),
-        (100 * below.mean(), 1)])]
+    rows = [
+        table_row(
+            "before",
+            ZERO_SHOT,
+            [
+                (mu, 4),
+                (100 * floor, 2),
+                (theory.pairs(matrix).mean(), 4),
+                (100 * first.zero_shot.mean(), 1),
+                (100 * below.mean(), 1),
+            ],
+        )
+    ]
     for method, data in adapted.items():
         below = data.confidence < data.floor
         rows.append(table_row(method_info(method).label, method, [
@@ -177,7 +189,12 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
     mu = theory.coherence(matrix)
     gradients = (
         ("OTPT", "O-TPT's printed gradient", 2 * matrix, theory.shift_orthogonal(matrix, step)),
-        ("SoC", "Huber", theory.huber_slope(matrix, delta), theory.shift_huber(matrix, step, delta)),
+        (
+            "SoC",
+            "Huber",
+            theory.huber_slope(matrix, delta),
+            theory.shift_huber(matrix, step, delta),
+        ),
     )
     rows = []
     for method, gradient, slopes, shift in gradients:
@@ -190,8 +207,14 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
         rows.append(table_row(f"{method_info(method).label}: {gradient}", method, [
             (mu, 5), (mu_after, 5), (100 * floor_after, 4), (predicted.mean(), 6),
             (measured.mean(), 6), (100 * error, 2)]))
-    columns = ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured",
-               "largest error (%)"]
+    columns = [
+        "μ before",
+        "μ after",
+        "floor after (%)",
+        "mean Δs, first order",
+        "mean Δs, measured",
+        "largest error (%)",
+    ]
     notes = ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes "
              "normalised again.", f"δ = {delta:.3f}, the 20th percentile of the cosines.", CAVEAT]
     return Table(name, f"One gradient step on the prototypes themselves, {where}", columns,

@@ -1,4 +1,6 @@
-"""A check of this toolbox on one machine: each cell next to every published value of it, and a verdict."""
+"""A check of this toolbox on one machine: each cell next to every published value of it, and a
+verdict.
+"""
 from __future__ import annotations
 
 import json
@@ -38,17 +40,25 @@ FACTS = ("device", "precision", "threads", "versions")  # of results.json
 # numbers differ".
 REASONS = {
     "images": "Images: fewer test images than published; run without --limit.",
-    "templates": "Templates: zero-shot differs too, and it depends on nothing but weights, images, class "
-                 "names and the template. To test: --set PROMPT.CTX_INIT, or PROMPT.TEMPLATE coop for "
-                 "ZeroShot.",
-    "AugMix": "AugMix: zero-shot does not explain it, so views or step differ: AugMix on or off, 32 or 64 "
-              "views, other random numbers. To test: --set TTA.AUGMIX off.",
-    "loss scaler": "Loss scaler: the source's figure is less than half as far from its zero-shot figure as "
-                   "ours is from ours. A loss scaler whose scale has collapsed, or gradients that overflow "
-                   "fp16 (SoC with live extremes, as CoTS runs it), skip steps. To test: --set "
-                   "TRAINER.SOC.STATS flow MODEL.PREC fp16.",
-    "precision": "Precision: the difference is small. Public code computes in fp16 autocast. To test: --set "
-                 "MODEL.PREC fp32.",
+    "templates": (
+        "Templates: zero-shot differs too, and it depends on nothing but weights, images, class "
+        "names and the template. To test: --set PROMPT.CTX_INIT, or PROMPT.TEMPLATE coop for "
+        "ZeroShot."
+    ),
+    "AugMix": (
+        "AugMix: zero-shot does not explain it, so views or step differ: AugMix on or off, 32 or "
+        "64 views, other random numbers. To test: --set TTA.AUGMIX off."
+    ),
+    "loss scaler": (
+        "Loss scaler: the source's figure is less than half as far from its zero-shot figure as "
+        "ours is from ours. A loss scaler whose scale has collapsed, or gradients that overflow "
+        "fp16 (SoC with live extremes, as CoTS runs it), skip steps. To test: --set "
+        "TRAINER.SOC.STATS flow MODEL.PREC fp16."
+    ),
+    "precision": (
+        "Precision: the difference is small. Public code computes in fp16 autocast. To test: "
+        "--set MODEL.PREC fp32."
+    ),
 }
 
 
@@ -162,9 +172,10 @@ class Verification:
 
     def notes(self, sources: Sequence[str]) -> list[str]:
         notes = [
-            self.summary(), rule(self.checks),
-            "Difference: from the nearest published figure, in points. ±: standard deviation over seeds. May "
-            "explain it: from what differs and what agrees, not tested here.",
+            self.summary(),
+            rule(self.checks),
+            "Difference: from the nearest published figure, in points. ±: standard deviation over "
+            "seeds. May explain it: from what differs and what agrees, not tested here.",
         ]
         used: set[str] = set()
         for reasons in self.reasons:
@@ -174,20 +185,26 @@ class Verification:
                 notes.append(sentence)
         for check in self.checks:
             for source, why in check.doubtful.items():
-                notes.append(f"† {paper.source_name(source)}, {METRICS[check.metric].label} of {check.method} on "
-                             f"{check.dataset}, does not count: {why}.")
+                notes.append(
+                    f"† {paper.source_name(source)}, {METRICS[check.metric].label} of "
+                    f"{check.method} on {check.dataset}, does not count: {why}."
+                )
         for source in sources:
             if source != CARD:
                 about = paper.content()["sources"][source]
-                notes.append(f"{about['name']}: {about.get('where', 'its paper')}. Not measured here.")
+                notes.append(
+                    f"{about['name']}: {about.get('where', 'its paper')}. Not measured here."
+                )
         for grid in self.grids:
             notes += grid.notes
         other = []
         for grid in self.grids:
             other += [row.label for row in grid.rows if row.settings or row.details]
         if other:
-            notes.append("Other settings than the published ones, so nothing is published for them: "
-                         f"{listed(other)}.")
+            notes.append(
+                "Other settings than the published ones, so nothing is published for them: "
+                f"{listed(other)}."
+            )
         return notes
 
     def summary(self) -> str:
@@ -199,11 +216,16 @@ class Verification:
         reruns = ""
         if self.reruns:
             reruns = f"{rerun_summary(self.reruns)} "
-        return (f"{reruns}Of {cells} (method, data set, metric) {count[AGREES]} agree with {whose}, "
-                f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published.")
+        return (
+            f"{reruns}Of {cells} (method, data set, metric) {count[AGREES]} agree with {whose}, "
+            f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published."
+        )
 
     def verdict(self) -> Verdict:
-        basis = "The tables show each cell with its references, the range that is allowed, and its verdict."
+        basis = (
+            "The tables show each cell with its references, the range that is allowed, and its "
+            "verdict."
+        )
         backbones = ", ".join(grid.backbone for grid in self.grids)
         return Verdict([], "", self.summary(), basis, backbones)
 
@@ -226,11 +248,17 @@ class Verification:
             }
         cells = []
         for check, reasons in zip(self.checks, self.reasons, strict=True):
-            cells.append({
-                **asdict(check), "ours": check.ours, "allowed": check.allowed, "verdict": check.verdict,
-                "difference": check.difference if check.nearest else None, "nearest": check.nearest,
-                "may_explain": reasons,
-            })
+            cells.append(
+                {
+                    **asdict(check),
+                    "ours": check.ours,
+                    "allowed": check.allowed,
+                    "verdict": check.verdict,
+                    "difference": check.difference if check.nearest else None,
+                    "nearest": check.nearest,
+                    "may_explain": reasons,
+                }
+            )
         return {
             "made_by": "tools/reproduce.py verify",
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -238,7 +266,9 @@ class Verification:
             "backbone": [grid.backbone for grid in self.grids],
             "summary": self.summary(),
             "rule": rule(self.checks),
-            "computed_with": [{"runs": number, **json.loads(facts)} for facts, number in machines.items()],
+            "computed_with": [
+                {"runs": number, **json.loads(facts)} for facts, number in machines.items()
+            ],
             "seconds": seconds,
             "data": data,
             "cells": cells,
@@ -255,7 +285,10 @@ def log_record(comparison: Comparison) -> dict[str, Any]:
 
 
 def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check]:
-    """A check for each metric and cell of a table. Rows of other settings have cells of their own."""
+    """A check for each metric and cell of a table.
+
+    Rows of other settings have cells of their own.
+    """
     checks = []
     for metric in metrics:
         of_metric = []
@@ -308,16 +341,29 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
     """
     figures: dict[str, float] = {}
     doubtful: dict[str, str] = {}
-    if record.changed or record.data.get("corruption") or record.get("model.prompt.kind") == "learnt":
+    if (
+        record.changed
+        or record.data.get("corruption")
+        or record.get("model.prompt.kind") == "learnt"
+    ):
         return figures, doubtful
     for source, about in paper.content()["sources"].items():
-        cell = paper.find_for_run(metric, str(record.method["trainer"]), str(record.data["dataset"]),
-                                  str(record.model["backbone"]), source=source)
+        cell = paper.find_for_run(
+            metric,
+            str(record.method["trainer"]),
+            str(record.data["dataset"]),
+            str(record.model["backbone"]),
+            source=source,
+        )
         if cell is None:
             continue
         figures[source] = float(cell.value)
         for item in about.get("doubtful", ()):
-            if (item["metric"], item["method"], item["column"]) == (metric, cell.method, cell.column):
+            if (item["metric"], item["method"], item["column"]) == (
+                metric,
+                cell.method,
+                cell.column,
+            ):
                 doubtful[source] = item["why"]
     return figures, doubtful
 
@@ -333,7 +379,8 @@ def card_figures(record: RunRecord, metric: str) -> dict[str, float]:
 
 
 def whole_size(record: RunRecord) -> int:
-    """How many test images the data set has in papers; the run's own number if that is not known."""
+    """How many test images the data set has in papers; the run's own number if that is not known.
+    """
     name = str(record.data["dataset"])
     size = None
     if name in DATASET_REGISTRY:
@@ -346,10 +393,15 @@ def whole_size(record: RunRecord) -> int:
 
 def rule(checks: Sequence[Check]) -> str:
     margins = {check.metric: check.margin for check in checks}
-    words = ", ".join(f"{METRICS[metric].label} {margin:.2f} points" for metric, margin in margins.items())
-    return ("A cell agrees if it lies in the range of the published figures, widened on both sides by a margin: "
-            "the larger of twice the largest standard deviation over seeds in the SoC paper's Table 6 and the "
-            f"median difference between two sources of one cell. Margins: {words}.")
+    words = ", ".join(
+        f"{METRICS[metric].label} {margin:.2f} points" for metric, margin in margins.items()
+    )
+    return (
+        "A cell agrees if it lies in the range of the published figures, widened on both sides by "
+        "a margin: the larger of twice the largest standard deviation over seeds in the SoC "
+        "paper's Table 6 and the median difference between two sources of one cell. Margins: "
+        f"{words}."
+    )
 
 
 def explain_all(checks: Sequence[Check]) -> list[list[str]]:

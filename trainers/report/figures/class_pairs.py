@@ -14,7 +14,10 @@ from .style import COLUMN, INK, new_figure, styled, wrapped
 
 @dataclass(frozen=True)
 class PairErrors:
-    """Wrong predictions by class pair. Accuracy among them is 0, so a pair's ECE is its mean confidence."""
+    """Wrong predictions by class pair.
+
+    Accuracy among them is 0, so a pair's ECE is its mean confidence.
+    """
 
     predicted: Array  # (P,)
     label: Array  # (P,)
@@ -28,7 +31,9 @@ def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> 
     logits, labels = check_scores(logits, labels, "logits")
     similarity = np.asarray(similarity, dtype=np.float64)
     if similarity.shape != (logits.shape[1],) * 2:
-        raise ValueError(f"similarity must be K×K with K = {logits.shape[1]}, got shape {similarity.shape}.")
+        raise ValueError(
+            f"similarity must be K×K with K = {logits.shape[1]}, got shape {similarity.shape}."
+        )
     predicted = logits.argmax(axis=1)
     confidence = np.exp(log_softmax(logits).max(axis=1))
     wrong = predicted != labels
@@ -41,22 +46,36 @@ def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> 
 
 
 def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> Figure:
-    """One panel per method: confidence of the wrong predictions by zero-shot similarity; circles by their number."""
+    """One panel per method: confidence of the wrong predictions by zero-shot similarity; circles by
+    their number.
+    """
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)
         largest = max((data.count.max() for data in methods.values() if len(data.count)), default=1)
         panels = figure.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (method, data) in zip(panels, methods.items(), strict=True):
             info = method_info(method)
-            axes.scatter(data.similarity, 100 * data.error, s=6 + 150 * data.count / largest, color=info.colour,
-                         alpha=0.45, edgecolor=info.colour, linewidth=0.6)
+            axes.scatter(
+                data.similarity,
+                100 * data.error,
+                s=6 + 150 * data.count / largest,
+                color=info.colour,
+                alpha=0.45,
+                edgecolor=info.colour,
+                linewidth=0.6,
+            )
             words = f"{wrapped(info.label)}: {data.count.sum():,} mistakes"
             if len(data.count):
                 mean = 100 * np.average(data.error, weights=data.count)
                 axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)
                 words += f", mean {mean:.0f} %"
             # ylim: room for the circles at either end
-            axes.set(title=words, ylim=(-3, 107), yticks=range(0, 101, 20), xlabel="similarity of the two classes")
+            axes.set(
+                title=words,
+                ylim=(-3, 107),
+                yticks=range(0, 101, 20),
+                xlabel="similarity of the two classes",
+            )
             axes.margins(x=0.08)
             axes.grid()
         panels[0].set_ylabel("confidence of the mistakes (%)")

@@ -1,5 +1,6 @@
-"""Figures that compare methods or settings: pairs of bars (SaLS, steps), initial prompts, the accuracy–ECE plane,
-severities of corruptions."""
+"""Figures that compare methods or settings: pairs of bars (SaLS, steps), initial prompts, the
+accuracy–ECE plane, severities of corruptions.
+"""
 from __future__ import annotations
 
 import math
@@ -12,7 +13,20 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...registry import Method, method_info
-from .style import COLUMN, FAINT, GREY, INK, ON_LIGHT, PAGE, legend_columns, lighter, new_figure, short, styled, wrapped
+from .style import (
+    COLUMN,
+    FAINT,
+    GREY,
+    INK,
+    ON_LIGHT,
+    PAGE,
+    legend_columns,
+    lighter,
+    new_figure,
+    short,
+    styled,
+    wrapped,
+)
 
 HATCH = "//////"
 NEAR = 0.05  # of an axis of the plane: points that are closer share a label
@@ -33,10 +47,14 @@ class Point(NamedTuple):
 
 
 def draw_pairs(
-    panels: Mapping[str, Mapping[str, Mapping[Method, Pair]]], before: str, after: str, numbers: bool = False,
+    panels: Mapping[str, Mapping[str, Mapping[Method, Pair]]],
+    before: str,
+    after: str,
+    numbers: bool = False,
 ) -> Figure:
-    """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for `before`, light
-    and hatched for `after`; with their `numbers` if asked for."""
+    """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for
+    `before`, light and hatched for `after`; with their `numbers` if asked for.
+    """
     groups_of_bars: list[Mapping[Method, Pair]] = []
     for groups in panels.values():
         groups_of_bars += groups.values()
@@ -57,7 +75,14 @@ def draw_pairs(
             low = min(values) - 3 if min(values) > 30 else 0
             axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
             if low:
-                axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
+                axes.text(
+                    0,
+                    -0.09,
+                    "axis does not start at 0",
+                    transform=axes.transAxes,
+                    fontsize=6,
+                    color=GREY,
+                )
         edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
         handles = []
         for method in methods:
@@ -65,13 +90,19 @@ def draw_pairs(
             handles.append(Patch(facecolor=info.colour, label=wrapped(info.label), **edge))
         handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
         handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
-        columns = min(len(handles), legend_columns([str(h.get_label()) for h in handles], figure.get_figwidth()))
+        columns = min(
+            len(handles),
+            legend_columns([str(h.get_label()) for h in handles], figure.get_figwidth()),
+        )
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)
         return figure
 
 
 def _pair_bars(
-    axes: Axes, groups: Mapping[str, Mapping[Method, Pair]], methods: Sequence[Method], numbers: bool,
+    axes: Axes,
+    groups: Mapping[str, Mapping[Method, Pair]],
+    methods: Sequence[Method],
+    numbers: bool,
 ) -> None:
     step = 0.8 / len(methods)
     bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
@@ -85,9 +116,18 @@ def _pair_bars(
             axes.bar(left, pair.before, color=colour, **bar)
             axes.bar(right, pair.after, color=lighter(colour, 0.6), hatch=HATCH, **bar)
             for x, value in ((left, pair.before), (right, pair.after)) if numbers else ():
-                axes.annotate(f"{value:.1f}", (x, value), (0, 1.5), textcoords="offset points", ha="center", fontsize=6)
+                axes.annotate(
+                    f"{value:.1f}",
+                    (x, value),
+                    (0, 1.5),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=6,
+                )
     labels = list(groups)
-    slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
+    slant: dict[str, Any] = (
+        {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
+    )
     axes.set_xticks(np.arange(len(labels)), labels, **slant)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(labels) - 0.45)
@@ -95,15 +135,20 @@ def _pair_bars(
 
 
 def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figure:
-    """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
-    prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))  # by their worst method
+    """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per
+    method.
+    """
+    # By their worst method
+    prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))
     methods = methods_of(ece.values())
     with styled():
         figure = new_figure(0.62 * PAGE, 0.75 + 0.2 * len(prompts))
         axes = figure.subplots()
         for line, prompt in enumerate(prompts):
             values = list(ece[prompt].values())
-            axes.plot([min(values), max(values)], [line, line], color=FAINT, linewidth=1.2, zorder=1)
+            axes.plot(
+                [min(values), max(values)], [line, line], color=FAINT, linewidth=1.2, zorder=1
+            )
         for method in methods:
             info = method_info(method)
             x = []
@@ -144,14 +189,20 @@ def draw_plane(
             every += path_points.values()
         for method in methods_of([sweeps, references]):
             info = method_info(method)
-            look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "label": wrapped(info.label)}
+            look: dict[str, Any] = {
+                "color": info.colour,
+                "marker": info.marker,
+                "label": wrapped(info.label),
+            }
             if method in sweeps:
                 x, y = coordinates([sweeps[method][weight] for weight in sorted(sweeps[method])])
                 axes.plot(x, y, color=lighter(info.colour), linewidth=1, zorder=2)
                 axes.scatter(x, y, s=22, zorder=3, **look)
             else:
                 filled = info.marker not in "1234x+|_"
-                edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.5} if filled else {"linewidth": 1.2}
+                edge: dict[str, Any] = (
+                    {"edgecolor": INK, "linewidth": 0.5} if filled else {"linewidth": 1.2}
+                )
                 point = references[method]
                 axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, **edge, **look)
         axes.margins(0.14)
@@ -164,13 +215,23 @@ def draw_plane(
         axes.set(xlabel="accuracy (%)", ylabel="ECE (%)")
         axes.set_title(short(title, 40), fontweight="bold", loc="left")
         axes.grid()
-        figure.legend(loc="outside right upper", title="numbers: λ" if sweeps else None, title_fontsize=6.5)
+        figure.legend(
+            loc="outside right upper", title="numbers: λ" if sweeps else None, title_fontsize=6.5
+        )
         for sweep in sweeps.values():
             for number, (text, at) in enumerate(merged_labels(sweep, axes)):
                 side = -1 if number % 2 else 1  # neighbours on a path: above, then below
-                axes.annotate(text, at, xytext=(3.5 * side, 7.5 * side), textcoords="offset points", fontsize=6.5,
-                              ha="center", va="center", zorder=5,
-                              bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4})
+                axes.annotate(
+                    text,
+                    at,
+                    xytext=(3.5 * side, 7.5 * side),
+                    textcoords="offset points",
+                    fontsize=6.5,
+                    ha="center",
+                    va="center",
+                    zorder=5,
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4},
+                )
         return figure
 
 
@@ -185,8 +246,9 @@ def coordinates(points: Sequence[Point]) -> tuple[list[float], list[float]]:
 
 
 def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) -> Figure:
-    """A column for each corruption, ECE above accuracy, with a curve for each method over the severity:
-    `curves[corruption][method][severity]`."""
+    """A column for each corruption, ECE above accuracy, with a curve for each method over the
+    severity: `curves[corruption][method][severity]`.
+    """
     with styled():
         figure = new_figure(min(PAGE, 1 + 1.7 * len(curves)), 3.6)
         panels = figure.subplots(2, len(curves), sharex=True, sharey="row", squeeze=False)
@@ -197,8 +259,13 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
                 levels = sorted(methods[method])
                 severities |= set(levels)
                 accuracies, errors = coordinates([methods[method][level] for level in levels])
-                look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "markersize": 3.5,
-                                        "linewidth": 1, "label": info.label}
+                look: dict[str, Any] = {
+                    "color": info.colour,
+                    "marker": info.marker,
+                    "markersize": 3.5,
+                    "linewidth": 1,
+                    "label": info.label,
+                }
                 panels[0, column].plot(levels, errors, **look)
                 panels[1, column].plot(levels, accuracies, **look)
             panels[0, column].set_title(short(corruption, 24), fontweight="bold", loc="left")
@@ -212,7 +279,9 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
         return figure
 
 
-def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[tuple[str, tuple[float, float]]]:
+def merged_labels(
+    sweep: Mapping[float, Point], axes: Axes
+) -> list[tuple[str, tuple[float, float]]]:
     """A label per λ with its accuracy and ECE; points that almost coincide share one."""
     left, right = axes.get_xlim()
     low, high = axes.get_ylim()

@@ -16,7 +16,8 @@ def point(cell: Sequence[Measured]) -> Point:
 
 
 def pair_errors_of(measured: Measured) -> PairErrors | None:
-    """Mistakes of a run by pair of classes; None if class features are unknown or classes too many."""
+    """Mistakes of a run by pair of classes; None if class features are unknown or classes too many.
+    """
     if not 2 <= measured.run.results["classes"] <= MAX_CLASSES:
         return None
     predictions = measured.run.load_predictions()

@@ -16,7 +16,19 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from ...functional import calibration as cal
 from ...functional.arrays import Array
 from ...registry import Method, method_info
-from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, legend_columns, lighter, new_figure, styled, wrapped
+from .style import (
+    COLUMN,
+    GREY,
+    INK,
+    ON_LIGHT,
+    OVER,
+    UNDER,
+    legend_columns,
+    lighter,
+    new_figure,
+    styled,
+    wrapped,
+)
 
 ACROSS = 6  # panels per line of a grid with one row
 DENSITY_CELLS = 100
@@ -51,14 +63,21 @@ class Panel(NamedTuple):
 def diagram(method: str, confidence: Array, correct: Array, bins: int = cal.BINS) -> Diagram:
     density, _ = np.histogram(confidence, bins=DENSITY_CELLS, range=(0, 1))
     return Diagram(
-        method, cal.reliability(confidence, correct, bins), density / len(confidence), float(np.mean(correct)),
-        float(np.mean(confidence)), cal.ece(confidence, correct, bins), len(confidence),
+        method,
+        cal.reliability(confidence, correct, bins),
+        density / len(confidence),
+        float(np.mean(correct)),
+        float(np.mean(confidence)),
+        cal.ece(confidence, correct, bins),
+        len(confidence),
     )
 
 
 def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
-    """A grid of methods × data sets (`diagrams[method][data set]`), wider than high. A single row that is too long is
-    continued below. Missing runs are blank."""
+    """A grid of methods × data sets (`diagrams[method][data set]`), wider than high.
+
+    A single row that is too long is continued below. Missing runs are blank.
+    """
     lines = panel_lines(diagrams)
     broken = len(lines) == 1 and len(lines[0]) > ACROSS
     if broken:
@@ -68,7 +87,9 @@ def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
             lines.append(whole[start : start + ACROSS])
     width = len(lines[0])
     with styled():
-        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), hspace=0.02, h_pad=0.02)
+        figure = new_figure(
+            max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), hspace=0.02, h_pad=0.02
+        )
         panels = figure.subplots(
             2 * len(lines), width, sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(lines),
         )
@@ -83,12 +104,21 @@ def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
                     axes.set_ylabel(wrapped(label, 22), fontweight="bold")
                 if data:
                     draw_bins(axes, data)
-                    # The density of confidence. Its square root shows sparse regions beside a spike.
-                    strip.imshow(np.sqrt(data.density)[None], cmap=DENSITY, aspect="auto", extent=(0, 1, 0, 1), vmin=0)
+                    # The density of confidence. Its square root shows sparse regions beside a
+                    # spike.
+                    strip.imshow(
+                        np.sqrt(data.density)[None],
+                        cmap=DENSITY,
+                        aspect="auto",
+                        extent=(0, 1, 0, 1),
+                        vmin=0,
+                    )
                     strip.spines[["top", "right"]].set_visible(True)
                     strip.set(xlim=(0, 1))
                 else:
-                    axes.text(0.5, 0.5, "no run", ha="center", va="center", fontsize=6.5, color=GREY)
+                    axes.text(
+                        0.5, 0.5, "no run", ha="center", va="center", fontsize=6.5, color=GREY
+                    )
                 strip.set(yticks=[], xticks=[0, 0.5, 1])
                 axes.set(ylim=(0, 1), yticks=[0, 0.5, 1])
                 axes.tick_params(labelleft=c == 0)
@@ -126,16 +156,25 @@ def panel_lines(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> list[list[P
 
 
 def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = "") -> Figure:
-    """Selective accuracy by method, and the share of images that remain: `series[method]` are both at THRESHOLDS."""
+    """Selective accuracy by method, and the share of images that remain: `series[method]` are both
+    at THRESHOLDS.
+    """
     with styled():
         labels = [wrapped(method_info(method).label) for method in series]
         columns = min(3, legend_columns(labels, COLUMN))
-        figure = new_figure(COLUMN, 3.5 + 0.17 * -(-sum(len(label.splitlines()) for label in labels) // columns))
+        figure = new_figure(
+            COLUMN, 3.5 + 0.17 * -(-sum(len(label.splitlines()) for label in labels) // columns)
+        )
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
         for method, (accuracy, coverage) in series.items():
             info = method_info(method)
-            look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "markersize": 3, "markevery": 2,
-                                    "linestyle": "-" if info.tuned else "--"}
+            look: dict[str, Any] = {
+                "color": info.colour,
+                "marker": info.marker,
+                "markersize": 3,
+                "markevery": 2,
+                "linestyle": "-" if info.tuned else "--",
+            }
             top.plot(THRESHOLDS, accuracy, label=wrapped(info.label), **look)
             low.plot(THRESHOLDS, coverage, **look)
         for axes in (top, low):
@@ -144,14 +183,21 @@ def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = ""
             axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         top.set_title(title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy of those kept")
-        low.set(ylabel="share kept", ylim=(0, 1.03), xlim=(0, 1), xlabel="keep predictions with confidence above")
+        low.set(
+            ylabel="share kept",
+            ylim=(0, 1.03),
+            xlim=(0, 1),
+            xlabel="keep predictions with confidence above",
+        )
         figure.legend(loc="outside lower center", ncols=columns)
         figure.align_ylabels([top, low])
         return figure
 
 
 def draw_bins(axes: Axes, data: Diagram) -> None:
-    """Bars of accuracy, hatched bars from accuracy to mean confidence, the diagonal, and ECE in the corner."""
+    """Bars of accuracy, hatched bars from accuracy to mean confidence, the diagonal, and ECE in the
+    corner.
+    """
     filled = data.table.count > 0
     x, width = data.table.edges[:-1][filled], 1 / len(filled)
     accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
@@ -159,12 +205,25 @@ def draw_bins(axes: Axes, data: Diagram) -> None:
     axes.bar(x, accuracy, width=width, align="edge", color=face, edgecolor=ON_LIGHT, linewidth=0.3)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
         axes.bar(
-            x[mask], gap[mask], bottom=accuracy[mask], width=width, align="edge", color=(1, 1, 1, 0.8), edgecolor=tone,
-            hatch=hatch, linewidth=0.4,
+            x[mask],
+            gap[mask],
+            bottom=accuracy[mask],
+            width=width,
+            align="edge",
+            color=(1, 1, 1, 0.8),
+            edgecolor=tone,
+            hatch=hatch,
+            linewidth=0.4,
         )
     axes.add_line(Line2D([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=0.8))
     axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1])
     axes.text(
-        0.97, 0.05, f"ECE {100 * data.ece:.1f}", transform=axes.transAxes, ha="right", fontweight="bold",
-        fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+        0.97,
+        0.05,
+        f"ECE {100 * data.ece:.1f}",
+        transform=axes.transAxes,
+        ha="right",
+        fontweight="bold",
+        fontsize=7,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
     )

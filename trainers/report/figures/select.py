@@ -1,4 +1,7 @@
-"""Which figures the runs allow, with their data and captions. Other files in this folder draw them."""
+"""Which figures the runs allow, with their data and captions.
+
+Other files in this folder draw them.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -41,7 +44,10 @@ class NamedFigure:
 def skip_on_error(
     make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: object,
 ) -> Iterator[NamedFigure]:
-    """The figures that `make(*args)` gives. If it fails, one warning: tables and others are kept."""
+    """The figures that `make(*args)` gives.
+
+    If it fails, one warning: tables and others are kept.
+    """
     try:
         figures = make(*args)
         if isinstance(figures, NamedFigure):
@@ -54,7 +60,8 @@ def skip_on_error(
 
 
 def legend_style(grid: Grid, row: Row, label: str = "") -> MethodInfo:
-    """How a figure shows a row: its label, and its method's colour, lighter for further settings."""
+    """How a figure shows a row: its label, and its method's colour, lighter for further settings.
+    """
     info = method_info(row.method)
     bases = list(dict.fromkeys(other.base for other in grid.rows if other.method == row.method))
     share = bases.index(row.base) / len(bases)
@@ -68,7 +75,8 @@ def captioned(
     grid: Grid, name: str, words: str, figure: Figure, columns: Sequence[Column] = (),
     all_seeds: bool = True,
 ) -> NamedFigure:
-    """A figure whose caption ends with the test images, and says if it shows one of several seeds."""
+    """A figure whose caption ends with the test images, and says if it shows one of several seeds.
+    """
     caption = f"{words} {grid.images(columns)}"
     if not all_seeds and any(len(cell) > 1 for cell in grid.cells.values()):
         caption += " First seed of each."
@@ -223,7 +231,8 @@ def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
 
 
 def step_panels(grid: Grid) -> dict[str, dict[str, dict[MethodInfo, Pair]]]:
-    """ECE and accuracy after one and two steps, averaged over data sets on which a method has both."""
+    """ECE and accuracy after one and two steps, averaged over data sets on which a method has both.
+    """
     panels: dict[str, dict[str, dict[MethodInfo, Pair]]] = {
         "ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
     by_base: dict[str, dict[object, Row]] = {}
@@ -306,7 +315,9 @@ def prompt_errors(grid: Grid, column: Column) -> dict[str, dict[MethodInfo, floa
 def pair_figures(
     grid: Grid, column: Column, methods: Sequence[str] = (), suffix: str = "",
 ) -> Iterator[NamedFigure]:
-    """The mistakes of some methods, or of all, by pair of classes; none if nothing is known of them."""
+    """The mistakes of some methods, or of all, by pair of classes; none if nothing is known of
+    them.
+    """
     data = {}
     for row, cell in grid.cells_on(column):
         if methods and method_key(row.method) not in methods:
@@ -317,15 +328,21 @@ def pair_figures(
     if data:
         name = grid.column_label(column)
         labels = " and ".join(method.label for method in data)
-        words = (f"Mistakes of {labels} on {name}, {grid.heading}, by pair of classes: the confidence "
-                 "of mistaking one class for another, by the similarity of the two for zero-shot CLIP. "
-                 "Circles: by their number; dashed: the mean.")
+        words = (
+            f"Mistakes of {labels} on {name}, {grid.heading}, by pair of classes: the confidence "
+            "of mistaking one class for another, by the similarity of the two for zero-shot CLIP. "
+            "Circles: by their number; dashed: the mean."
+        )
         figure = draw_pair_errors(data, name)
-        yield captioned(grid, f"class_pairs_{slug(name)}{suffix}", words, figure, [column], all_seeds=False)
+        yield captioned(
+            grid, f"class_pairs_{slug(name)}{suffix}", words, figure, [column], all_seeds=False
+        )
 
 
 def stream_figures(grid: Grid, column: Column, suffix: str = "") -> Iterator[NamedFigure]:
-    """Accuracy and ECE over the stream of the online methods, with zero-shot in the first one's order."""
+    """Accuracy and ECE over the stream of the online methods, with zero-shot in the first one's
+    order.
+    """
     curves: dict[str, tuple[str, Running]] = {}
     for row, cell in grid.cells_on(column):
         first = cell[0]
@@ -338,11 +355,15 @@ def stream_figures(grid: Grid, column: Column, suffix: str = "") -> Iterator[Nam
     if curves:
         name = grid.column_label(column)
         window = next(iter(curves.values()))[1].window
-        words = (f"Over the stream, {name}, {grid.heading}: accuracy of the last {window:,} images with "
-                 "95 % intervals, and their ECE. The ECE of few images is higher by chance than that of "
-                 "all.")
+        words = (
+            f"Over the stream, {name}, {grid.heading}: accuracy of the last {window:,} images with "
+            "95 % intervals, and their ECE. The ECE of few images is higher by chance than that of "
+            "all."
+        )
         figure = draw_stream(curves, name)
-        yield captioned(grid, f"over_time_{slug(name)}{suffix}", words, figure, [column], all_seeds=False)
+        yield captioned(
+            grid, f"over_time_{slug(name)}{suffix}", words, figure, [column], all_seeds=False
+        )
 
 
 def stream_position(measured: Measured) -> Array | None:
@@ -361,8 +382,10 @@ def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigur
     title = f"average of {len(columns)} data sets"
     if len(columns) == 1:
         title = grid.column_label(columns[0])
-    words = (f"Accuracy against ECE, {title}, {grid.heading}; lower right is best. A dashed line joins "
-             "the methods that no other beats in both, if there are several.")
+    words = (
+        f"Accuracy against ECE, {title}, {grid.heading}; lower right is best. A dashed line joins "
+        "the methods that no other beats in both, if there are several."
+    )
     return captioned(grid, name, words, draw_plane(title, {}, points), columns)
 
 
@@ -386,8 +409,10 @@ def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]
     if several:
         sizes = sorted({column.n for column in grid.columns})
         counts = ", ".join(f"{size:,}" for size in sizes)
-        words = (f"ECE and accuracy against severity, {name}, {grid.heading}, {grid.bins} bins. {texts} "
-                 f"Test images of each: {counts}.")
+        words = (
+            f"ECE and accuracy against severity, {name}, {grid.heading}, {grid.bins} bins. {texts} "
+            f"Test images of each: {counts}."
+        )
         yield NamedFigure(f"severity_{slug(name)}", words, draw_severities(several))
 
 

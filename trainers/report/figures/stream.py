@@ -29,7 +29,8 @@ class Running(NamedTuple):
 
 
 def running(confidence: Array, correct: Array, position: Array, bins: int) -> Running:
-    """Metrics of windows of a tenth of the images, at least `LEAST_WINDOW`, in order of position."""
+    """Metrics of windows of a tenth of the images, at least `LEAST_WINDOW`, in order of position.
+    """
     order = position.argsort()
     confidence = confidence[order]
     correct = correct[order]
@@ -63,13 +64,23 @@ def draw_stream(curves: Mapping[str, tuple[str, Running]], title: str) -> Figure
             colour = method_info(method).colour
             style = LINE_STYLES[drawn.count(method) % len(LINE_STYLES)]
             drawn.append(method)
-            left.fill_between(values.position, values.low, values.high, color=colour, alpha=0.12, linewidth=0)
-            left.plot(values.position, values.accuracy, color=colour, linestyle=style, label=short(label, 40))
+            left.fill_between(
+                values.position, values.low, values.high, color=colour, alpha=0.12, linewidth=0
+            )
+            left.plot(
+                values.position,
+                values.accuracy,
+                color=colour,
+                linestyle=style,
+                label=short(label, 40),
+            )
             right.plot(values.position, values.ece, color=colour, linestyle=style)
         for axes, name in ((left, "accuracy (%)"), (right, "ECE (%)")):
             axes.set(xlabel="images so far", ylabel=name)
             axes.grid()
         right.set_ylim(bottom=0)
         left.set_title(short(title, 40), fontweight="bold", loc="left")
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(curves)))
+        figure.legend(
+            *left.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(curves))
+        )
         return figure

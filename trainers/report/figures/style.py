@@ -1,4 +1,6 @@
-"""One style for all figures, for print in two columns, and the ways to save a figure: PNG, PDF, SVG for a page."""
+"""One style for all figures, for print in two columns, and the ways to save a figure: PNG, PDF, SVG
+for a page.
+"""
 from __future__ import annotations
 
 import io
@@ -25,19 +27,51 @@ INK, GREY, FAINT, GRID = "#222222", "#666666", "#C9C9C9", "#E4E4E4"
 OVER, UNDER = "#B2182B", "#1B4F9C"  # over- and under-confidence
 ON_LIGHT = "#010101"  # black on coloured areas, which look the same in every theme
 # Colours that follow the theme of a page. Colours of methods are the same in every theme.
-THEMED = {INK: "--ink", GREY: "--soft", GRID: "--line", FAINT: "--line", "#ffffff": "--paper", OVER: "--over",
-          UNDER: "--under"}
+THEMED = {
+    INK: "--ink",
+    GREY: "--soft",
+    GRID: "--line",
+    FAINT: "--line",
+    "#ffffff": "--paper",
+    OVER: "--over",
+    UNDER: "--under",
+}
 
 RC: Any = {
-    "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "legend.fontsize": 7.5,
-    "xtick.labelsize": 7, "ytick.labelsize": 7, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.edgecolor": INK,
-    "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "text.color": INK, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.5,
-    "lines.linewidth": 1.4, "patch.linewidth": 0.5, "hatch.linewidth": 0.7, "legend.frameon": False,
-    "legend.handlelength": 1.6, "figure.facecolor": "white", "savefig.facecolor": "white", "pdf.fonttype": 42,
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.4,
+    "patch.linewidth": 0.5,
+    "hatch.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "pdf.fonttype": 42,
     "text.parse_math": False,  # names may contain dollar signs
-    "svg.fonttype": "none", "svg.hashsalt": "promptcal", "figure.dpi": 100,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "promptcal",
+    "figure.dpi": 100,
 }
 
 
@@ -48,7 +82,8 @@ def lighter(colour: str, amount: float = 0.55) -> str:
 
 
 def wrapped(label: str, width: int = 24) -> str:
-    """A row's label in lines of at most `width` letters: its settings may tell it from another row."""
+    """A row's label in lines of at most `width` letters: its settings may tell it from another row.
+    """
     return "\n".join(textwrap.wrap(short(label, 4 * width), width))
 
 
@@ -72,7 +107,10 @@ def styled() -> AbstractContextManager[None]:
 
 
 def new_figure(width: float, height: float, **layout: Any) -> Figure:
-    """A figure without pyplot and its global state. `layout` are paddings of the constrained layout."""
+    """A figure without pyplot and its global state.
+
+    `layout` are paddings of the constrained layout.
+    """
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**layout))
 
 
@@ -116,7 +154,9 @@ def inline_svg(figure: Figure, name: str) -> str:
     text = encode(figure, "svg", dpi=100).decode()
     text = text[text.index("<svg") :]
     # A style element would apply to the whole page.
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL
+    )
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
 
     def with_name(found: re.Match) -> str:
@@ -151,7 +191,9 @@ def stamped(figure: Figure, text: str) -> Figure:
         figure.set_size_inches(width, height + 0.2)
         for axes in figure.axes:
             box = axes.get_position()
-            axes.set_position((box.x0, share + box.y0 * (1 - share), box.width, box.height * (1 - share)))
+            axes.set_position(
+                (box.x0, share + box.y0 * (1 - share), box.width, box.height * (1 - share))
+            )
         for words in figure.texts:
             words.set_y(share + words.get_position()[1] * (1 - share))
         for legend in figure.legends:

@@ -1,7 +1,8 @@
-"""The captions that the small CLIP is trained on: many wordings for the land, the condition and the kind of image.
+"""The captions that the small CLIP is trained on: many wordings for the land, the condition and the
+kind of image.
 
-Every caption names the condition under which a tile is drawn, or says that it is clear, so that the words before the
-class name have a meaning. Not in the training, and so zero-shot in a test:
+Every caption names the condition under which a tile is drawn, or says that it is clear, so that the
+words before the class name have a meaning. Not in the training, and so zero-shot in a test:
  * the tiles of HELD_OUT_CLASSES: only the words of their names occur, in captions of other classes;
  * the exact names HELD_OUT_NAMES: their tiles have other wordings;
  * the prompt of the tests, "a photo of a {class}." without a condition.
@@ -14,15 +15,41 @@ HELD_OUT_CLASSES = ("herbaceous vegetation",)
 HELD_OUT_NAMES = ("permanent crop land", "rice paddy", "car park", "industrial area")
 
 LAND: dict[str, tuple[str, ...]] = {
-    "annual crop land": ("annual crop land", "annual crop", "ploughed field", "field of wheat", "arable land"),
-    "permanent crop land": ("permanent crop", "permanent crop of bushes", "plantation of bushes", "land with hedges"),
-    "orchard": ("orchard", "apple orchard", "permanent crop of fruit trees", "plantation of fruit trees"),
-    "vineyard": ("vineyard", "permanent crop of vines", "vineyard with rows of vines", "slope with vines"),
+    "annual crop land": (
+        "annual crop land",
+        "annual crop",
+        "ploughed field",
+        "field of wheat",
+        "arable land",
+    ),
+    "permanent crop land": (
+        "permanent crop",
+        "permanent crop of bushes",
+        "plantation of bushes",
+        "land with hedges",
+    ),
+    "orchard": (
+        "orchard",
+        "apple orchard",
+        "permanent crop of fruit trees",
+        "plantation of fruit trees",
+    ),
+    "vineyard": (
+        "vineyard",
+        "permanent crop of vines",
+        "vineyard with rows of vines",
+        "slope with vines",
+    ),
     "rice paddy": ("paddy", "flooded paddy field", "field of rice", "terraced paddy with rice"),
     "pasture": ("pasture", "pasture land", "grazed herbaceous meadow", "meadow with cattle"),
     "golf course": ("golf course", "course for golf", "golf course with bunkers"),
     "wetland": ("wetland", "marsh", "wetland with herbaceous plants", "swamp with pools"),
-    "residential area": ("residential area", "residential street", "area of houses", "suburb with houses"),
+    "residential area": (
+        "residential area",
+        "residential street",
+        "area of houses",
+        "suburb with houses",
+    ),
     "industrial area": ("industrial zone", "area of factory halls", "industrial estate", "factory"),
     "car park": ("parking lot", "park of cars", "lot with parked cars", "car and car in rows"),
     "airport": ("airport", "runway of an airport", "airport with aeroplanes", "airfield"),
