@@ -104,6 +104,17 @@ class BaseTrainer:
         if model is None:  # whoever gives a model has chosen its device
             refuse_shared_gpu(self.numerics.device, self.dist.world)
 
+    def take_over(self, weights: str, identity: ImageIdentity | None = None) -> None:
+        """Takes over what is known, so that the run does not hash the same files again.
+
+        Args:
+            weights: Hash of the backbone's weights.
+            identity: What the images of the run are; None if it is not known yet.
+        """
+        self.weights = weights
+        if identity is not None:
+            self.identity = identity
+
     @property
     def num_views(self) -> int:
         """How many views of each image the method uses."""

@@ -18,9 +18,14 @@ ZERO_SHOT = "ZeroShot"  # the trainer that is CLIP without adaptation; others ar
 LAST = 1000  # display order of methods that state none
 
 
-def build_trainer(cfg: CfgNode) -> Any:
-    """The trainer, a `BaseTrainer`, that `cfg.TRAINER.NAME` names."""
-    return TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg)
+def build_trainer(cfg: CfgNode, dataset: Any = None) -> Any:
+    """The trainer, a `BaseTrainer`, that `cfg.TRAINER.NAME` names.
+
+    Args:
+        cfg: The settings.
+        dataset: A `Dataset` that is used instead of the one that `cfg` names.
+    """
+    return TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg, dataset)
 
 
 def branch_of(name: str) -> str:

@@ -128,7 +128,7 @@ class PlannedRun:
             # The prompt is still to be trained. Until then it is not known which prompt a run in
             # the folder must have started from.
             return RunState()
-        return run_state(self.key, self.settings_from_prompt())
+        return run_state(self.key, self.settings)
 
     @property
     def finished(self) -> bool:
@@ -158,9 +158,11 @@ class PlannedRun:
         """Where a run that trains a prompt stores it."""
         return checkpoint_path(self.folder, epochs_of(self.cfg))
 
-    def settings_from_prompt(self) -> CfgNode:
-        """All settings of a run that starts from a trained prompt, with its checkpoint."""
-        assert self.prompt is not None
+    @property
+    def settings(self) -> CfgNode:
+        """All settings; of a run that starts from a trained prompt with its checkpoint."""
+        if self.prompt is None:
+            return self.cfg
         cfg = self.cfg.clone()
         cfg.defrost()
         cfg.MODEL.INIT_WEIGHTS = str(self.prompt.checkpoint)

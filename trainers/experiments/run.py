@@ -67,11 +67,9 @@ def compute(run: PlannedRun) -> str:
         if run.trains_prompt:
             trained_prompt(run.cfg, starts_again(run))
             return ""
-        cfg = run.cfg
         if run.prompt:
             trained_prompt(run.prompt.cfg)  # trains it if its checkpoint was removed
-            cfg = run.settings_from_prompt()
-        build_trainer(cfg).run(overwrite=starts_again(run))
+        build_trainer(run.settings).run(overwrite=starts_again(run))
         write_tensorboard_figures(run.folder)
     except Exception as error:  # the other runs are still wanted
         reason = " ".join(str(error).split())

@@ -134,16 +134,13 @@ class PlannedRecords:
 
     def make_trainer(self, cfg: CfgNode) -> BaseTrainer:
         """A trainer that takes over what is known about its data and its backbone."""
-        trainer: BaseTrainer = build_trainer(cfg)
-        trainer.given_dataset = read_dataset(*data_settings(cfg))
+        trainer: BaseTrainer = build_trainer(cfg, read_dataset(*data_settings(cfg)))
         backbone = cfg.MODEL.BACKBONE.NAME
         if backbone not in self.weights:
             self.weights[backbone] = weights_hash(backbone)
-        trainer.weights = self.weights[backbone]
         images = (*data_settings(cfg), cfg.TEST.SPLIT, cfg.TEST.LIMIT, cfg.TEST.IMBALANCE)
-        if images not in self.identities:
-            self.identities[images] = trainer.identity
-        trainer.identity = self.identities[images]
+        trainer.take_over(self.weights[backbone], self.identities.get(images))
+        self.identities[images] = trainer.identity
         return trainer
 
     def forget(self) -> None:

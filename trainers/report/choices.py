@@ -229,6 +229,14 @@ def cells_by_dataset(
     return dict(sorted(chosen.values(), key=lambda item: item[0].order))
 
 
+@dataclass(frozen=True)
+class ValidationPredictions:
+    """The predictions of a validation run, and the images that they are on."""
+
+    predictions: Predictions
+    images: ImageSet
+
+
 class Chooser:
     """Chooses values by each rule, and collects notes on what it could not do."""
 
@@ -237,16 +245,16 @@ class Chooser:
         self.criterion = criterion
         self.bins = bins
         self.sign = -1 if METRICS[criterion].higher_is_better else 1
-        self.loaded: dict[int, Predictions | None] = {}
+        self.loaded: dict[int, ValidationPredictions | None] = {}
         self.notes: list[str] = []
 
     def choose(self, sweep: Sweep) -> dict[str, dict[Column, str]]:
         """For each rule the chosen value of each data set, as JSON text."""
         chosen: dict[str, dict[Column, str]] = {rule: {} for rule in RULES}
         for column, cell in sweep.cells.items():
-            hindsight = {
-                value: mean_over_seeds(runs, self.criterion) for value, runs in cell.items()
-            }
+            hindsight = {}
+            for value, runs in cell.items():
+                hindsight[value] = mean_over_seeds(runs, self.criterion)
             scores = {
                 "hindsight": hindsight,
                 "others": self.scores_on_others(sweep, column),
@@ -289,7 +297,7 @@ class Chooser:
         """The criterion of each value on the validation images that all values share."""
         cell = sweep.cells[column]
         where = f"{sweep.label} on {column.label}"
-        candidates: dict[tuple[str, int], list[Predictions]] = {}
+        candidates: dict[tuple[str, int], list[ValidationPredictions]] = {}
         lacking = []
         for value, runs in cell.items():
             for run in runs:
@@ -321,7 +329,7 @@ class Chooser:
         )
         return {value: float(np.mean(by_seed)) for value, by_seed in scores.items()}
 
-    def validation_of(self, test: FinishedRun) -> list[Predictions]:
+    def validation_of(self, test: FinishedRun) -> list[ValidationPredictions]:
         """The predictions of all validation runs of a test run whose images are known."""
         predictions = []
         for run in self.validation.of(test):
@@ -335,7 +343,7 @@ class Chooser:
     def without_test_images(
         self,
         shared: Array,
-        candidates: Mapping[tuple[str, int], Sequence[Predictions]],
+        candidates: Mapping[tuple[str, int], Sequence[ValidationPredictions]],
         cell: Cell,
         where: str,
     ) -> tuple[Array | None, str]:
@@ -368,13 +376,17 @@ class Chooser:
             )
         return shared[~overlap], note
 
-    def criterion_on(self, predictions: Sequence[Predictions], images: Array) -> float:
-        """The criterion on some validation images, from a run that has all of them."""
-        for data in predictions:
-            assert data.image is not None
-            inside = np.isin(data.image, images)
+    def criterion_on(self, runs: Sequence[ValidationPredictions], images: Array) -> float:
+        """The criterion on some validation images, from a run that has all of them.
+
+        Args:
+            runs: The validation runs of one test run.
+            images: Identities, (N,).
+        """
+        for run in runs:
+            inside = np.isin(run.images.image, images)
             if int(inside.sum()) == len(images):
-                part = data.take(inside)
+                part = run.predictions.take(inside)
                 samples = make_samples(part.logits, part, self.bins, (None, None), None)
                 value = measure_metric(self.criterion, samples)
                 if value is None:
@@ -386,16 +398,19 @@ class Chooser:
         raise AssertionError("the shared images are those of a run")
 
 
-def load_quietly(run: FinishedRun) -> Predictions | None:
+def load_quietly(run: FinishedRun) -> ValidationPredictions | None:
     """The predictions of a validation run; None if they cannot be read or images are unknown."""
     try:
         data = run.load_predictions()
     except DataError:
         return None
-    return data if image_set(data) is not None else None
+    images = image_set(data)
+    if images is None:
+        return None
+    return ValidationPredictions(data, images)
 
 
-def largest_shared_set(candidates: Sequence[Sequence[Predictions]]) -> Array:
+def largest_shared_set(candidates: Sequence[Sequence[ValidationPredictions]]) -> Array:
     """The largest set of images that each candidate has in one of its validation runs.
 
     Args:
@@ -408,16 +423,13 @@ def largest_shared_set(candidates: Sequence[Sequence[Predictions]]) -> Array:
     tried = set()
     for runs in candidates:
         for start in runs:
-            assert start.image is not None
-            if start.image.tobytes() in tried:
+            content = start.images.image.tobytes()
+            if content in tried:
                 continue
-            tried.add(start.image.tobytes())
-            shared = np.unique(start.image)
+            tried.add(content)
+            shared = np.unique(start.images.image)
             for others in candidates:
-                parts = []
-                for other in others:
-                    if other.image is not None:
-                        parts.append(np.intersect1d(shared, other.image))
+                parts = [np.intersect1d(shared, other.images.image) for other in others]
                 shared = max(parts, key=len)
             if len(shared) > len(best):
                 best = shared
@@ -438,15 +450,23 @@ def images_of(cell: Cell) -> ImageSet | None:
     return ImageSet(np.concatenate(images), np.concatenate(clusters))
 
 
-def clusters_of_images(images: Array, predictions: Sequence[Predictions]) -> Array:
-    """The cluster of each image, from a run that has all of them."""
-    for data in predictions:
-        assert data.image is not None and data.cluster is not None
-        order = np.argsort(data.image, kind="stable")
-        positions = np.searchsorted(data.image[order], images)
+def clusters_of_images(images: Array, runs: Sequence[ValidationPredictions]) -> Array:
+    """The cluster of each image, from a run that has all of them.
+
+    Args:
+        images: Identities, (N,).
+        runs: Validation runs.
+
+    Returns:
+        Clusters, (N,); the images themselves if no run has all of them.
+    """
+    for run in runs:
+        known = run.images.image
+        order = np.argsort(known, kind="stable")
+        positions = np.searchsorted(known[order], images)
         positions = np.minimum(positions, len(order) - 1)
-        if (data.image[order[positions]] == images).all():
-            return data.cluster[order[positions]]
+        if (known[order[positions]] == images).all():
+            return run.images.cluster[order[positions]]
     return images
 
 
@@ -460,9 +480,9 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
     criterion = chooser.criterion
     has_average = len(columns) > 1
     values = RowBlock("chosen value", [])
-    blocks = {
-        metric: RowBlock(METRICS[metric].heading, []) for metric in ("accuracy", "ece", criterion)
-    }
+    blocks = {}
+    for metric in ("accuracy", "ece", criterion):
+        blocks[metric] = RowBlock(METRICS[metric].heading, [])
     tried: list[str] = []
     for sweep in sweeps:
         chosen = chooser.choose(sweep)

@@ -57,7 +57,7 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
         None if the identity of images is not known or they share none.
     """
     runs = [*first, *second]
-    images = []
+    images = []  # identities of each run's images
     for run in runs:
         if run.image is None:
             return None
@@ -68,25 +68,31 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
             shared = np.intersect1d(shared, other)
     if len(shared) == 0:
         return None
-    first_part = [predictions_on(run, shared) for run in first]
-    second_part = [predictions_on(run, shared) for run in second]
-    return SharedImages(stack_seeds(first_part), stack_seeds(second_part), shared)
+    parts = []
+    for run, run_images in zip(runs, images, strict=True):
+        confidence = take_images(run.tuned.confidence, run_images, shared)
+        correct = take_images(run.tuned.correct, run_images, shared)
+        parts.append((confidence, correct))
+    first_parts = parts[:len(first)]
+    second_parts = parts[len(first):]
+    return SharedImages(stack_seeds(first_parts), stack_seeds(second_parts), shared)
 
 
-def predictions_on(run: Measured, images: Array) -> tuple[Array, Array]:
-    """Confidence and correctness of a run on some of its images, in their order, (N,) each."""
-    confidence = take_images(run, images, run.tuned.confidence)
-    correct = take_images(run, images, run.tuned.correct)
-    return confidence, correct
+def take_images(values: Array, images: Array, wanted: Array) -> Array:
+    """The values of some images, in the order of these.
 
+    Args:
+        values: One for each image of a run, (N,).
+        images: Identities of the run's images, (N,).
+        wanted: Identities of some of them, (M,).
 
-def take_images(run: Measured, images: Array, values: Array) -> Array:
-    """The values of a run for some of its images, in their order, (N,)."""
-    assert run.image is not None
-    if run.image is images or np.array_equal(run.image, images):
+    Returns:
+        (M,).
+    """
+    if images is wanted or np.array_equal(images, wanted):
         return values
-    order = np.argsort(run.image, kind="stable")
-    positions = np.searchsorted(run.image[order], images)
+    order = np.argsort(images, kind="stable")
+    positions = np.searchsorted(images[order], wanted)
     return values[order[positions]]
 
 
@@ -111,10 +117,13 @@ def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
             statements[id(run.image), id(run.cluster)] = (run.image, run.cluster)
     if not statements:
         return ImageClusters(np.array([], dtype="S16"), np.array([], dtype=np.int64))
-    images, image_of = np.unique(
-        np.concatenate([image for image, _ in statements.values()]), return_inverse=True)
-    names, name_of = np.unique(
-        np.concatenate([cluster for _, cluster in statements.values()]), return_inverse=True)
+    all_images = []
+    all_clusters = []
+    for image, cluster in statements.values():
+        all_images.append(image)
+        all_clusters.append(cluster)
+    images, image_of = np.unique(np.concatenate(all_images), return_inverse=True)
+    names, name_of = np.unique(np.concatenate(all_clusters), return_inverse=True)
 
     number = np.arange(len(names))
     while True:

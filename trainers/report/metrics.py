@@ -316,15 +316,24 @@ def posthoc_metrics(
         tau = np.where(data.flagged | ~np.isfinite(tau), 1, tau)
         scaled["ece_cots"] = cots(data.logits, tau)
         if data.cots_tau is not None and data.strong_log_p is not None and data.text is not None:
-            scaled["ece_ecots"] = ecots_logits(data, tau)
+            scaled["ece_ecots"] = ecots_logits(data, tau, data.strong_log_p, data.text)
     return metrics_of_scaled(scaled, data.label, bins)
 
 
-def ecots_logits(data: Predictions, tau: Array) -> Array:
-    """The logits after E-CoTS, unchanged where an image has no finite prediction of its views."""
-    assert data.strong_log_p is not None and data.text is not None
-    is_finite = np.isfinite(data.strong_log_p).all(axis=1)
-    rescaled = ecots(data.logits, tau, np.nan_to_num(data.strong_log_p), data.text)
+def ecots_logits(data: Predictions, tau: Array, strong_log_p: Array, text: Array) -> Array:
+    """The logits after E-CoTS, unchanged where an image has no finite prediction of its views.
+
+    Args:
+        data: N predictions of K classes.
+        tau: CoTS's temperatures, (N,).
+        strong_log_p: Mean log-prediction of the strong views at these temperatures, (N, K).
+        text: Class features before adaptation, (K, d).
+
+    Returns:
+        Logits, (N, K).
+    """
+    is_finite = np.isfinite(strong_log_p).all(axis=1)
+    rescaled = ecots(data.logits, tau, np.nan_to_num(strong_log_p), text)
     unchanged = ~is_finite | data.flagged.astype(bool)
     return np.where(unchanged[:, None], data.logits, rescaled)
 
