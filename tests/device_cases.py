@@ -9,7 +9,7 @@ import pytest
 import torch
 from promptcal.tools import doctor_checks, far_device
 from promptcal.tools.far_device import Counts
-from promptcal.tools.launches import count_launches
+from promptcal.tools.launches import count_in_this_process
 from promptcal.trainers import Adapter, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import build_method
 from promptcal.trainers.engine.predict import Predictor
@@ -190,7 +190,7 @@ def test_the_doctor_measures_a_gpu_as_a_run_uses_it(monkeypatch):
 
 
 def test_launches_per_image_are_at_their_goal():
-    (default, few, with_jacobian) = count_launches(all_classes=False)
+    (default, few, with_jacobian) = count_in_this_process(all_classes=False)
     assert (default.classes, default.episodes, few.episodes) == (100, 32, 8)
     assert default.reached and with_jacobian.per_image < default.per_image < few.per_image < 350
 

@@ -135,8 +135,6 @@ def test_a_release_installed_alone_does_everything(
     with serving() as server:
         server.files = {COOP_PROMPTS.name: pack.getvalue()}
         jobs = {  # arguments, and what the command prints
-            # First: torch learns of the device on which launches are counted before it computes.
-            "benchmark": (["--quick", "--backbone", "tiny", "--classes", 5], "views with AugMix"),
             "demo": (["--images", 2, "--out", "demo"], "SoC"),
             "train": ([
                 "--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", image_folder,
@@ -151,6 +149,8 @@ def test_a_release_installed_alone_does_everything(
             "check-data": (["--root", "root"], "promptcal download"),
             "reproduce": (["table1", "--demo", "--dry-run"], "table1"),
             "doctor": (["--backbone", "small", "--classes", 10], "precision on cpu"),
+            # After commands that ran backward passes: it registers a device, in a process of its own.
+            "benchmark": (["--quick", "--backbone", "tiny", "--classes", 5], "views with AugMix"),
         }
         listed = json.dumps([[name, *map(str, args)] for name, (args, _) in jobs.items()])
         place, *said = json.loads(run(python, "everything.py", listed).splitlines()[-1])

@@ -157,8 +157,8 @@ def test_interrupted_training_continues_bit_equal(
     cut = config(*opts, "DATALOADER.NUM_WORKERS", 2)
     real, saved = PromptLearner.save, []
 
-    def save_twice(learner: PromptLearner, path: Path) -> None:
-        real(learner, path)
+    def save_twice(learner: PromptLearner, path: Path, identity: str) -> None:
+        real(learner, path, identity)
         saved.append(learner.epoch)
         if saved == [1, 2]:
             interrupt()
@@ -234,7 +234,9 @@ def test_settings_that_cannot_work(coop, image_folder: Path, opts: tuple, messag
         coop(*(image_folder if opt == "IMAGES" else opt for opt in opts))
 
 
-def test_other_errors_get_one_line(coop, config, splits: Path, clip_model: CLIP, tmp_path: Path, monkeypatch):
+def test_other_errors_get_one_line(
+    coop, config, splits: Path, clip_model: CLIP, tmp_path: Path, monkeypatch, caplog,
+):
     with pytest.raises(ConfigError, match="there is no prompt to test: give --model-dir DIR"):
         coop(train=False)
     with pytest.raises(ConfigError, match="CoOp has no prompt yet"):
@@ -242,7 +244,15 @@ def test_other_errors_get_one_line(coop, config, splits: Path, clip_model: CLIP,
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(CoOp, "test", interrupt)
         coop()
-    (tmp_path / "run" / "parts" / "training.pt").write_bytes(b"half")
+    state = tmp_path / "run" / "parts" / "training.pt"
+    content = torch.load(state, weights_only=True)
+    torch.save({**content, "training": "another", "context": content["context"] + 1}, state)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CoOp, "test", interrupt)
+        coop()
+    assert "training.pt belongs to another training, so training begins again" in caplog.text
+    assert torch.equal(torch.load(state, weights_only=True)["context"], content["context"])
+    state.write_bytes(b"half")
     with pytest.raises(ConfigError, match=r"cannot continue from .*training\.pt.*remove it to train from the start"):
         coop()
     dataset = build_dataset("ImageFolder", splits)
@@ -251,7 +261,7 @@ def test_other_errors_get_one_line(coop, config, splits: Path, clip_model: CLIP,
         CoOp(config("DATASET.NUM_SHOTS", -1), dataset).record  # noqa: B018
 
 
-def test_trained_prompt_trains_once(config, tmp_path: Path):
+def test_trained_prompt_trains_once(coop, config, tmp_path: Path, caplog):
     """Trains if needed, and restores a prompt that was removed."""
     path = trained_prompt(config())
     assert path == find_prompt(tmp_path / "run")
@@ -259,6 +269,9 @@ def test_trained_prompt_trains_once(config, tmp_path: Path):
     assert trained_prompt(config()) == path and path.stat().st_mtime_ns == made
     path.unlink()
     results = (tmp_path / "run" / "results.json").read_text()
+    coop()  # computes nothing, but says so
+    assert f"{path} was removed: runs that start from this prompt need it; to train it again" in caplog.text
+    assert not path.exists()
     assert trained_prompt(config()) == path and torch.equal(read_context(path)[0], context)
     assert (tmp_path / "run" / "results.json").read_text() == results
     assert not (tmp_path / "run" / "parts").exists()

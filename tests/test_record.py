@@ -14,24 +14,25 @@ from promptcal.trainers.runs.record import (
 
 from records import BASE, make
 
-R, F, V, J, ROW, COL, TAB, POOL, VAL = (
-    "resume", "finished", "view features", "jacobian", "row", "column", "table", "pool", "validation")
+R, F, V, J, T, ROW, COL, TAB, POOL, VAL = (
+    "resume", "finished", "view features", "jacobian", "training", "row", "column", "table", "pool", "validation")
 
 # What differs -> the change, and the purposes for which the two runs are then not the same.
 MATRIX = {
     "nothing": ({}, []),
-    "seed": ({"seed": 1}, [R, F, V, VAL]),
-    "method": ({"method.trainer": "TPT"}, [R, F, ROW, POOL, VAL]),
+    "seed": ({"seed": 1}, [T, R, F, V, VAL]),
+    "method": ({"method.trainer": "TPT"}, [T, R, F, ROW, POOL, VAL]),
     "swept value": ({"method.settings": {"TRAINER.SOC.LAMBDA": 10.0, "TTA.STEPS": 1},
-                     "changed": {"TRAINER.SOC.LAMBDA": [30.0, 10.0]}}, [R, F, ROW, POOL, VAL]),
-    "default of its data set": ({"method.settings": {"TRAINER.SOC.LAMBDA": 14.0, "TTA.STEPS": 1}}, [R, F, POOL, VAL]),
-    "edited code": ({"method.source": {"version": "1.1.0", "hash": "s1", "plugin": ""}}, [R, F, ROW, POOL, VAL]),
-    "plugin's code": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": "p1"}}, [R, F, ROW, POOL, VAL]),
+                     "changed": {"TRAINER.SOC.LAMBDA": [30.0, 10.0]}}, [T, R, F, ROW, POOL, VAL]),
+    "default of its data set": ({"method.settings": {"TRAINER.SOC.LAMBDA": 14.0, "TTA.STEPS": 1}},
+                                [T, R, F, POOL, VAL]),
+    "edited code": ({"method.source": {"version": "1.1.0", "hash": "s1", "plugin": ""}}, [T, R, F, ROW, POOL, VAL]),
+    "plugin's code": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": "p1"}}, [T, R, F, ROW, POOL, VAL]),
     "another release": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": ""}}, []),
-    "engine": ({"numerics.engine": 3}, [R, F, V, J, ROW, POOL, VAL]),
-    "precision": ({"numerics.precision": "bf16"}, [R, F, V, J, ROW, POOL, VAL]),
-    "TF32": ({"numerics.tf32": True}, [R, F, V, J]),
-    "device type": ({"numerics.device_type": "cuda"}, [R, V, J]),
+    "engine": ({"numerics.engine": 3}, [T, R, F, V, J, ROW, POOL, VAL]),
+    "precision": ({"numerics.precision": "bf16"}, [T, R, F, V, J, ROW, POOL, VAL]),
+    "TF32": ({"numerics.tf32": True}, [T, R, F, V, J]),
+    "device type": ({"numerics.device_type": "cuda"}, [T, R, V, J]),
     "use of the Jacobian": ({"numerics.jacobian": True}, [R, F]),
     "size of parts": ({"numerics.part": 32}, [R]),
     "images at once": ({"numerics.episodes": 4}, [R]),
@@ -41,28 +42,28 @@ MATRIX = {
     "images": ({"data.images": "i1", "data.listing": "l1"}, [R, F, COL, POOL]),
     "order of images": ({"data.listing": "l1"}, [R, F]),
     "groups of images": ({"data.groups": "g1"}, [R, F]),
-    "class names": ({"data.classes": "c1"}, [R, F, J, COL, POOL, VAL]),
+    "class names": ({"data.classes": "c1"}, [T, R, F, J, COL, POOL, VAL]),
     "pilot": ({"data.n": 20, "data.images": "i2", "data.listing": "l2", "data.subset": "20 of 3,783 images"},
               [R, F, COL, POOL]),
     "corruption": ({"data.corruption": "fog", "data.severity": 5, "data.images": "i3", "data.listing": "l3"},
                    [R, F, COL, POOL]),
     "split": ({"data.split": "val", "data.images": "i4", "data.listing": "l4", "data.n": 1898}, [R, F, COL, POOL]),
-    "weights": ({"model.weights": "w1"}, [R, F, V, J, TAB, POOL, VAL]),
+    "weights": ({"model.weights": "w1"}, [T, R, F, V, J, TAB, POOL, VAL]),
     "weights under another name": ({"names": {**BASE["names"], "backbone": "mine"}}, []),
     "label of the data set": ({"names": {**BASE["names"], "dataset": "actions"}}, [VAL]),
     "words of the prompt": ({"model.prompt.words": "itap of a",
                              "changed": {"PROMPT.CTX_INIT": ["a photo of a", "itap of a"]}},
-                            [R, F, J, ROW, POOL, VAL]),
-    "prompt of one protocol": ({"model.prompt.hash": "p1"}, [R, F, J, VAL]),
+                            [T, R, F, J, ROW, POOL, VAL]),
+    "prompt of one protocol": ({"model.prompt.hash": "p1"}, [T, R, F, J, VAL]),
     "prompt of another protocol": ({"model.prompt.kind": "learnt", "model.prompt.hash": "p1",
-                                    "model.prompt.protocol": "CoOp 2 shots"}, [R, F, J, ROW, POOL, VAL]),
+                                    "model.prompt.protocol": "CoOp 2 shots"}, [T, R, F, J, ROW, POOL, VAL]),
     "descriptions file": ({"model.prompt.hash": "d1", "changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-d1"]}},
-                          [R, F, J, ROW, POOL, VAL]),
-    "order of a stream": ({"method.stream": {"order": "sorted"}}, [R, F, ROW, POOL, VAL]),
-    "training": ({"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}}, [R, F, POOL, VAL]),
-    "training images": ({"method.training": {"settings": {}, "images": "t1"}}, [R, F, VAL]),
+                          [T, R, F, J, ROW, POOL, VAL]),
+    "order of a stream": ({"method.stream": {"order": "sorted"}}, [T, R, F, ROW, POOL, VAL]),
+    "training": ({"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}}, [T, R, F, POOL, VAL]),
+    "training images": ({"method.training": {"settings": {}, "images": "t1"}}, [T, R, F, VAL]),
 }
-PURPOSES_TESTED = (R, F, V, J, ROW, COL, TAB, POOL, VAL)
+PURPOSES_TESTED = (R, F, V, J, T, ROW, COL, TAB, POOL, VAL)
 
 
 @pytest.mark.parametrize("what", MATRIX)

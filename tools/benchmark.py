@@ -53,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     # After parsing: usage errors need no torch
     from promptcal.datasets.utils.files import write_json
-    from promptcal.tools import far_device
     from promptcal.tools.benchmark_cases import Settings, measure
     from promptcal.tools.launches import count_launches
     from promptcal.tools.measuring import drawn_images, machine, photographs
@@ -68,8 +67,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     rounds = 1 if args.quick else 3
     settings = Settings(args.backbone, args.classes, images, source, rounds)
     facts = machine()
-    if far_device.available():
-        far_device.register()  # torch must know its devices before its first backward pass
     rows = measure(settings)
     print(table(rows))
     versions = [f"{name} {version}" for name, version in facts["versions"].items()]

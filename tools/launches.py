@@ -7,7 +7,11 @@ counts as the operations that it is made of, so a GPU has fewer.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
 
 import torch
 from promptcal.tools import far_device
@@ -48,6 +52,9 @@ class Launches:
 def count_launches(all_classes: bool = True) -> list[Launches]:
     """The launches per image of a run with stored view features, without and with a Jacobian.
 
+    They are counted in a process of its own: torch cannot compute gradients on a device that is
+    registered after the first backward pass.
+
     Args:
         all_classes: Whether the larger number of classes is counted too, which takes a minute.
 
@@ -56,6 +63,20 @@ def count_launches(all_classes: bool = True) -> list[Launches]:
     """
     if not far_device.available():
         return []
+    command = [sys.executable, "-m", "promptcal.tools.launches", json.dumps(all_classes)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    output = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    last_line = output.splitlines()[-1]
+    return [Launches(**row) for row in json.loads(last_line)]
+
+
+def count_in_this_process(all_classes: bool = True) -> list[Launches]:
+    """As `count_launches`. This process must not have run a backward pass.
+
+    Args:
+        all_classes: Whether the larger number of classes is counted too, which takes a minute.
+    """
     far_device.register()
     rows = []
     for classes, goal in GOALS.items():
@@ -105,3 +126,8 @@ def count(
         per_image=of_batch / episodes + of_part / cfg.TEST.PART,
         goal=goal,
     )
+
+
+if __name__ == "__main__":
+    counts = count_in_this_process(json.loads(sys.argv[1]))
+    print(json.dumps([asdict(row) for row in counts]))

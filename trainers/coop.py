@@ -250,7 +250,8 @@ class CoOp(BaseTrainer):
         # The training state is stored with the parts, and removed with them when the run is done.
         path = self.run_dir.path
         saved_state = self.run_dir.parts / "training.pt"
-        run_epochs(learner, images, saved_state, path / "tensorboard" / "training")
+        identity = content_hash(self.run_dir.record.key("training"))
+        run_epochs(learner, images, saved_state, identity, path / "tensorboard" / "training")
         state = TrainingState(epochs, learner.optimizer.state_dict(), learner.scheduler_state())
         write_checkpoint(
             self.checkpoint, learner.context, self.clip.backbone, self.clip.encoder.class_tokens,
@@ -275,7 +276,11 @@ class CoOp(BaseTrainer):
         """Of a finished run. Its prompt must be the one that it has trained, if it is still there.
         """
         refusal = ""
-        if self.dist.is_main and self.learns and self.checkpoint.is_file():
+        if self.dist.is_main and self.learns and not self.checkpoint.is_file():
+            logger.warning(
+                "%s was removed: runs that start from this prompt need it; to train it again, give "
+                "--overwrite", self.checkpoint)
+        elif self.dist.is_main and self.learns:
             trained = results["training"]["prompt_hash"]
             if prompt_hash(self.checkpoint) != trained:
                 refusal = (
@@ -323,6 +328,7 @@ def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
     trainer.run(overwrite=overwrite)
     # The run may be finished, but its prompt removed.
     if not trainer.dist.broadcast(trainer.checkpoint.is_file()):
+        logger.info("the prompt is trained again: %s", trainer.checkpoint)
         with fixed_numerics(), RunLock(trainer.run_dir.path).held():
             trainer.train()
             trainer.run_dir.remove_parts()

@@ -25,6 +25,8 @@ from .training_images import TrainingImages
 
 logger = logging.getLogger(__name__)
 
+IDENTITY = "training"  # key of the saved state: the hash of what the training depends on
+
 START_STD = 0.02  # of random contexts, as in CLIP's own initialisation
 
 
@@ -135,19 +137,34 @@ class PromptLearner:
             "_last_lr": [self.schedule(self.epoch)],
         }
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, identity: str) -> None:
+        """Saves the state.
+
+        Args:
+            path: Of the file.
+            identity: Hash of all that the training depends on.
+        """
         content = {
+            IDENTITY: identity,
             "context": self.context, "optimizer": self.optimizer.state_dict(), "epoch": self.epoch,
             "figures": self.figures,
         }
         write_atomically(path, lambda file: torch.save(content, file))
 
-    def restore(self, path: Path) -> None:
-        """Continues from a saved state if there is one."""
+    def restore(self, path: Path, identity: str) -> None:
+        """Continues from a saved state if there is one of the same training.
+
+        Args:
+            path: Of the file.
+            identity: As in `save`.
+        """
         if not path.is_file():
             return
         try:
             content = read_checkpoint(path)
+            if not isinstance(content, dict) or content.get(IDENTITY) != identity:
+                logger.warning("%s belongs to another training, so training begins again", path)
+                return
             epoch = content["epoch"]
             figures = content["figures"]
             self.optimizer.load_state_dict(content["optimizer"])
@@ -161,7 +178,7 @@ class PromptLearner:
 
 
 def run_epochs(
-    learner: PromptLearner, images: TrainingImages, saved: Path, tensorboard: Path,
+    learner: PromptLearner, images: TrainingImages, saved: Path, identity: str, tensorboard: Path,
 ) -> None:
     """Trains until the schedule ends.
 
@@ -169,10 +186,11 @@ def run_epochs(
         learner: What is trained.
         images: What it is trained on.
         saved: File of the state after each epoch; a later call continues from it.
+        identity: Hash of all that the training depends on. A saved state without it is not used.
         tensorboard: A separate TensorBoard run: here a step is an epoch, in the other curves it is
             a test image.
     """
-    learner.restore(saved)
+    learner.restore(saved, identity)
     start = learner.epoch
     stop = learner.schedule.epochs
     if start == stop:
@@ -187,7 +205,7 @@ def run_epochs(
             for features, labels in batches:
                 learner.step(features, labels)
             learner.end_epoch()
-            learner.save(saved)
+            learner.save(saved, identity)
             bar.update()
             loss = learner.figures["loss"]
             accuracy = learner.figures["accuracy"]

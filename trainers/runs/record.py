@@ -55,6 +55,9 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
                       "numerics.engine", "numerics.tf32", "seed"),
     "jacobian": (*MODEL, "data.classes", "numerics.precision", "numerics.device_type",
                  "numerics.engine", "numerics.tf32"),
+    # What a prompt that the run trains depends on: not on the images that are tested.
+    "training": (*MODEL, *METHOD, "data.classes", "numerics.precision", "numerics.device_type",
+                 "numerics.engine", "numerics.tf32", "seed"),
     "row": ROW,
     "column": COLUMN,
     "table": TABLE,
