@@ -267,14 +267,17 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
 def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlace]:
     """The data sets of an experiment: names, and mappings for those with a root of their own."""
     datasets: list[str | DatasetPlace] = []
+    places = []
     for entry in entries:
         if isinstance(entry, dict):
-            datasets.append(parse_place(entry, where))
+            place = parse_place(entry, where)
+            places.append(place)
+            datasets.append(place)
         else:
             datasets.append(entry)
-    places = [dataset for dataset in datasets if isinstance(dataset, DatasetPlace)]
+    names = [str(dataset) for dataset in datasets]
     for place in places:
-        if sum(str(dataset) == place.name for dataset in datasets) > 1:
+        if names.count(place.name) > 1:
             raise ConfigError(
                 f"datasets in {where} has two that are called {place.name}: give one a "
                 f"label, such as {{{place.reader}: {place.root}, label: Mine}}"
@@ -294,10 +297,10 @@ def parse_place(entry: Mapping[Any, Any], where: str) -> DatasetPlace:
         else:
             readers[str(key)] = value
     if len(readers) != 1 or not isinstance(next(iter(readers.values())), str):
+        optional = [key.rpartition(".")[2].lower() for key in PLACE_SETTINGS]
         raise ConfigError(
             f"datasets in {where} has {dict(entry)!r}; it must be a data set with its "
-            f"folder, such as {{table: /lab/ham}}, and optionally "
-            f"{', '.join(key.rpartition('.')[2].lower() for key in PLACE_SETTINGS)}"
+            f"folder, such as {{table: /lab/ham}}, and optionally {', '.join(optional)}"
         )
     reader, root = next(iter(readers.items()))
     reader = find_dataset(reader)

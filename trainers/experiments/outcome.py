@@ -125,7 +125,10 @@ def measure_runs(
         read.append(finished)
     measured = measure(read, layout, known, must_have_runs=False)
     measured.notes[:0] = notes
-    by_plan = {planned[id(run.run)]: run for run in measured.test if id(run.run) in planned}
+    by_plan = {}
+    for measured_run in measured.test:
+        if id(measured_run.run) in planned:
+            by_plan[planned[id(measured_run.run)]] = measured_run
     by_folder = {run.folder: run for run in planned.values()}
     for measured_run in measured.test:
         by_plan.setdefault(by_folder[measured_run.run.folder], measured_run)

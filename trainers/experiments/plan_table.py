@@ -129,19 +129,25 @@ def plan_row(
     runs: Sequence[PlannedRun], finished: set[PlannedRun], costs: Sequence[Estimate],
 ) -> list[object]:
     """What the table says of some runs with one backbone, in the order of HEADS."""
-    datasets = {run.dataset for run in runs}
+    datasets = set()
+    runs_of_method: Counter[str] = Counter()
+    number_finished = 0
+    images = 0
+    for run in runs:
+        datasets.add(run.dataset)
+        runs_of_method[method_info(run.method).label] += 1
+        number_finished += run in finished
+        images += run.size[0]
     dataset = runs[0].dataset
     if len(datasets) > 1:
         dataset = f"{len(datasets)} sets"
 
     methods = []
-    for label, number in Counter(method_info(run.method).label for run in runs).items():
+    for label, number in runs_of_method.items():
         if number > 1:
             label = f"{label} ×{number}"
         methods.append(label)
 
-    number_finished = sum(run in finished for run in runs)
-    images = sum(run.size[0] for run in runs)
     time = ""
     disk = ""
     if costs:

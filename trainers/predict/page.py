@@ -80,7 +80,13 @@ def image_section(
     views: Sequence[dict], top: int,
 ) -> dict:
     """What the template needs of one image; see `write_page`."""
-    predictions = [(method, method.predictions[number]) for method in methods]
+    predictions = []
+    failed = []  # labels of the methods whose tuning failed
+    for method in methods:
+        prediction = method.predictions[number]
+        predictions.append((method, prediction))
+        if prediction.failed:
+            failed.append(method.label)
     path = predictions[0][1].path
     picture = ImageOps.contain(open_image(path).convert("RGB"), IMAGE_BOX)
     number_of_views = f"{len(views)}"
@@ -95,7 +101,7 @@ def image_section(
         "name": path.name,
         "uri": data_uri(picture),
         "rows": class_rows(predictions, classnames, top),
-        "failed": [method.label for method, prediction in predictions if prediction.failed],
+        "failed": failed,
         "views": views[:MAX_VIEWS],
         "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: "
                 f"{number_of_views}.",

@@ -71,12 +71,17 @@ def write_csv(
     before = torch.stack([prediction.before for prediction in first])
     columns |= columns_of("zero_shot", before, classnames, all_probabilities)
     for method, method_predictions in predictions.items():
-        after = torch.stack([prediction.after for prediction in method_predictions])
-        columns |= columns_of(method, after, classnames, all_probabilities)
-        with_sals = torch.stack([prediction.with_sals for prediction in method_predictions])
-        columns[f"{method}_sals_confidence"] = numbers(with_sals.softmax(-1).amax(-1))
-        failed = [int(prediction.failed) for prediction in method_predictions]
-        columns[f"{method}_failed"] = list(map(str, failed))
+        after = []
+        with_sals = []
+        failed = []
+        for prediction in method_predictions:
+            after.append(prediction.after)
+            with_sals.append(prediction.with_sals)
+            failed.append(str(int(prediction.failed)))
+        columns |= columns_of(method, torch.stack(after), classnames, all_probabilities)
+        sals_confidence = torch.stack(with_sals).softmax(-1).amax(-1)
+        columns[f"{method}_sals_confidence"] = numbers(sals_confidence)
+        columns[f"{method}_failed"] = failed
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

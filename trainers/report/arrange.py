@@ -144,7 +144,10 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
 
     sweeps = []
     for key in keys:
-        methods = {run.run.trainer for run in runs if differing[id(run)] == {key}}
+        methods = set()
+        for run in runs:
+            if differing[id(run)] == {key}:
+                methods.add(run.run.trainer)
         members = []
         for run in runs:
             if run.run.trainer in methods and differing[id(run)] <= {key}:
@@ -152,7 +155,10 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
         members = on_swept_columns(key, members, column_of)
         if members:
             members.sort(key=lambda run: sort_key(value_of(key, run.record, members)))
-            only_here = {id(run) for run in members if differing[id(run)] == {key}}
+            only_here = set()
+            for run in members:
+                if differing[id(run)] == {key}:
+                    only_here.add(id(run))
             sweeps.append(Sweep(key, members, only_here))
     return sweeps
 

@@ -199,9 +199,13 @@ def missing_plugins(runs: Sequence[FinishedRun]) -> list[str]:
     if not modules:
         return []
     # Names come from files of others: only what can be a module is suggested.
-    names = [module for module in dict.fromkeys(modules.values()) if MODULE.fullmatch(module)]
-    flags = " ".join(f"--plugin {name}" for name in names)
-    hint = f": add {flags} to the command" if flags else ""
+    flags = []
+    for module in dict.fromkeys(modules.values()):
+        if MODULE.fullmatch(module):
+            flags.append(f"--plugin {module}")
+    hint = ""
+    if flags:
+        hint = f": add {' '.join(flags)} to the command"
     return [f"Without their plugins, {', '.join(modules)} have no colour and are not ranked{hint}."]
 
 
@@ -220,13 +224,18 @@ def measure(
     if known is None:
         known = {}
     notes: list[str] = []
+    test = []
+    validation_runs = []
     for run in runs:
-        if run.split not in SPLITS:
+        if run.split == "test":
+            test.append(run)
+        elif run.split == "val":
+            validation_runs.append(run)
+        else:
             notes.append(
                 f"{run.name} is left out: its split '{run.split}' is neither test nor val."
             )
-    test = [run for run in runs if run.split == "test"]
-    validation = ValidationRuns(test, [run for run in runs if run.split == "val"])
+    validation = ValidationRuns(test, validation_runs)
     notes += validation.notes
     options = MeasureOptions(
         bins=layout.bins,
@@ -237,21 +246,17 @@ def measure(
     cache = MeasuringCache()
     measured = []
     for run in show_progress(test, "measuring", "run", total=len(test), shown=len(test) >= 3):
-        key = (
-            run.folder.resolve(),
-            run.record.id,
-            options,
-            tuple(val.folder for val in validation.of(run)),
-        )
+        validation_folders = [held_out.folder for held_out in validation.of(run)]
+        key = (run.folder.resolve(), run.record.id, options, tuple(validation_folders))
         if key not in known:
             try:
                 data = run.load_predictions()
-                held_out = validation.held_out(run, data)
-                of_run = measure_run(run, data, options, held_out.predictions, cache)
+                usable = validation.held_out(run, data)
+                of_run = measure_run(run, data, options, usable.predictions, cache)
             except ValueError as error:  # DataError is one
                 notes.append(f"{run.name} is left out: {error}.")
                 continue
-            known[key] = replace(of_run, notes=tuple(held_out.notes))
+            known[key] = replace(of_run, notes=tuple(usable.notes))
         # An earlier report read the run as another object, perhaps under another name.
         measured.append(replace(known[key], run=run, record=run.record))
         for note in known[key].notes:
@@ -326,9 +331,8 @@ def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
         pairs = pair_tests.all_pairs()
         against: list[Pair] = []
         baselines = baselines_of(grid, pair_tests.rows, layout)
-        label = joined_with_or(
-            list(dict.fromkeys(baseline.label for baseline in baselines.values()))
-        )
+        labels = [baseline.label for baseline in baselines.values()]
+        label = joined_with_or(list(dict.fromkeys(labels)))
         if len(pair_tests.rows) > 2:
             against = pair_tests.against_each(baselines)
         tests.append(GridTests(grid, pairs, against, label, judge(grid, pairs, against)))

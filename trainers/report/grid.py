@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -94,8 +95,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        parts = (self.name, self.prompt, self.variant, self.settings, self.details)
-        return ", ".join(part for part in parts if part)
+        return joined_parts(self.name, self.prompt, self.variant, self.settings, self.details)
 
     @property
     def protocol(self) -> str:
@@ -107,8 +107,12 @@ class Row:
     @property
     def base(self) -> str:
         """The label without the values that the table compares."""
-        parts = (self.name, self.prompt, self.settings, self.details)
-        return ", ".join(part for part in parts if part)
+        return joined_parts(self.name, self.prompt, self.settings, self.details)
+
+
+def joined_parts(*parts: str) -> str:
+    """The parts of a label that are not empty, with commas."""
+    return ", ".join(filter(None, parts))
 
 
 @dataclass
@@ -154,7 +158,10 @@ class Grid:
     @property
     def measured(self) -> list[Measured]:
         """All runs of the table."""
-        return [measured for cell in self.cells.values() for measured in cell]
+        measured = []
+        for cell in self.cells.values():
+            measured += cell
+        return measured
 
     def column_label(self, column: Column, with_count: bool = False) -> str:
         """The data set; with the number of images if it was run on several sets of images."""
@@ -200,13 +207,19 @@ class Grid:
         to all rows, those of the rows that share the most frequent column are taken: one stray run
         does not prevent a comparison of the others.
         """
-        rows = [row for row in self.rows if not method_info(row.method).trained] or self.rows
+        rows = [row for row in self.rows if not method_info(row.method).trained]
+        if not rows:
+            rows = self.rows
         common = self.columns_with(rows)
         if not common and self.columns:
             frequent = max(self.columns, key=lambda column: (len(self.rows_on([column])), column.n))
-            sharing = [row for row in self.rows_on([frequent]) if row in rows]
-            tuned = [row for row in sharing if not method_info(row.method).zero_shot]
-            if len(tuned) > 1:
+            sharing = []
+            adapting = 0
+            for row in self.rows_on([frequent]):
+                if row in rows:
+                    sharing.append(row)
+                    adapting += not method_info(row.method).zero_shot
+            if adapting > 1:
                 common = self.columns_with(sharing)
         return largest_of_each_dataset(common)
 
@@ -237,7 +250,11 @@ class Grid:
 
     def cells_on(self, column: Column) -> list[tuple[Row, list[Measured]]]:
         """The rows that have runs on a column, with these."""
-        return [(row, self.cells[row, column]) for row in self.rows if (row, column) in self.cells]
+        cells = []
+        for row in self.rows:
+            if (row, column) in self.cells:
+                cells.append((row, self.cells[row, column]))
+        return cells
 
     def is_ranked(self, row: Row, columns: Sequence[Column]) -> bool:
         """Whether a row may be called best on some columns: too many failed images prevent it."""
@@ -371,12 +388,17 @@ def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[st
         concerned = list(tuned)
         if key.startswith(OF_ZERO_SHOT):
             concerned += others
-        is_shared = all(
-            key in record.changed and record.changed[key][1] == value for record in concerned
-        )
-        if is_shared and key not in but:
+        if key not in but and all_have_value(concerned, key, value):
             shared[key] = setting_words(key, value_label(value))
     return shared
+
+
+def all_have_value(records: Sequence[RunRecord], key: str, value: Any) -> bool:
+    """Whether all runs were given the same value of a setting."""
+    for record in records:
+        if key not in record.changed or record.changed[key][1] != value:
+            return False
+    return True
 
 
 Layer = dict[Column, list[Measured]]
@@ -425,8 +447,8 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
         by_seed: dict[int, list[Measured]] = {}
         for measured in pool:
             by_seed.setdefault(measured.seed, []).append(measured)
-        for number in range(max(len(same_seed) for same_seed in by_seed.values())):
-            layer = [same_seed[number] for same_seed in by_seed.values() if number < len(same_seed)]
+        for same_seed in zip_longest(*by_seed.values()):
+            layer = [measured for measured in same_seed if measured is not None]
             layers.append(layer)
     layers.sort(key=lambda layer: -len(layer))
     return layers
@@ -518,8 +540,7 @@ def with_distinct_labels(
                     words = difference_words(
                         first.record.difference(row.record, "row"), second=True
                     )
-                parts = [part for part in (details, *words) if part]
-                details = ", ".join(parts) or f"no. {number + 1}"
+                details = joined_parts(details, *words) or f"no. {number + 1}"
             renamed[row] = replace(row, details=details)
             # Three rows may differ from the first in the same words
             if renamed[row].label in labels:
@@ -528,7 +549,9 @@ def with_distinct_labels(
                 )
             labels.add(renamed[row].label)
     new_rows = [renamed[row] for row in rows]
-    new_cells = {(renamed[row], column): cell for (row, column), cell in cells.items()}
+    new_cells = {}
+    for (row, column), cell in cells.items():
+        new_cells[renamed[row], column] = cell
     return new_rows, new_cells
 
 

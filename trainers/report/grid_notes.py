@@ -164,9 +164,10 @@ def average_notes(grid: Grid) -> list[str]:
             "that most methods have."
         )
     averaged = {column.dataset for column in common}
-    left_out = [
-        grid.column_label(column) for column in grid.columns if column.dataset not in averaged
-    ]
+    left_out = []
+    for column in grid.columns:
+        if column.dataset not in averaged:
+            left_out.append(grid.column_label(column))
     if left_out and len(common) > 1:
         notes.append(f"The average leaves out {listed(left_out)}, which not every row has.")
     elif left_out:

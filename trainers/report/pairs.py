@@ -137,15 +137,21 @@ class PairTests:
             pair = self.compare(first, second)
             if pair is not None:
                 untested.append(pair)
+        # Shaffer's method counts on the logic between the pairs, so all must be there and be on
+        # the same images.
         count = len(self.rows)
-        is_whole = len(untested) == count * (count - 1) // 2 and all(
-            pair.is_common for pair in untested
-        )
-        return correct(untested, "Shaffer" if is_whole else "Holm")
+        are_complete = len(untested) == count * (count - 1) // 2
+        if are_complete and all(pair.is_common for pair in untested):
+            return correct(untested, "Shaffer")
+        return correct(untested, "Holm")
 
     def against(self, baseline: Row) -> list[Pair]:
         """Every row against one, corrected by Holm's method."""
-        return self.against_each({row: baseline for row in self.rows if row is not baseline})
+        baselines = {}
+        for row in self.rows:
+            if row is not baseline:
+                baselines[row] = baseline
+        return self.against_each(baselines)
 
     def against_each(self, baselines: Mapping[Row, Row]) -> list[Pair]:
         """Rows against their baselines, corrected by Holm's method.
@@ -261,7 +267,9 @@ def matched_seeds(
 
     Zero-shot predictions do not depend on the seed, unless each seed has a prompt of its own.
     """
-    shared = {run.seed for run in first} & {run.seed for run in second}
+    seeds_of_first = {run.seed for run in first}
+    seeds_of_second = {run.seed for run in second}
+    shared = seeds_of_first & seeds_of_second
     if not shared or has_one_prediction(first) or has_one_prediction(second):
         return list(first), list(second)
     return with_seeds(first, shared), with_seeds(second, shared)

@@ -197,8 +197,9 @@ def csv_line(names: Sequence[str], row: TableRow, entry: Entry) -> list[object]:
     value: object = entry.value
     if entry.words:
         value = no_formula(entry.words)
+    safe_names = [no_formula(name) for name in names]
     return [
-        *(no_formula(name) for name in names), value, entry.std, entry.seeds, entry.low,
+        *safe_names, value, entry.std, entry.seeds, entry.low,
         entry.high, entry.difference, int(entry.best), int(row.published),
     ]
 

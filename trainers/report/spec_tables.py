@@ -82,9 +82,10 @@ def corruption_tables(
             made = results_table(
                 grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published, differences
             )
-            corruptions = [
-                str(column.record.data["corruption"]).replace("_", " ") for column in grid.columns
-            ]
+            corruptions = []
+            for column in grid.columns:
+                corruption = str(column.record.data["corruption"])
+                corruptions.append(corruption.replace("_", " "))
             labels = []
             for column, corruption in zip(grid.columns, corruptions, strict=True):
                 # Other images of one corruption, such as a pilot, are told apart by their number.

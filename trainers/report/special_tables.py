@@ -19,7 +19,7 @@ from .marks import Entries, mark_best
 from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE
 from .sentences import images_fact
-from .table_model import Entry, RowBlock, Table, TableRow, sentence
+from .table_model import Entry, RowBlock, Table, TableRow, fact_sentences
 from .tables import temperature_note
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -101,7 +101,7 @@ def single_run_table(
         rows = single_run_rows(grid.cells_on(column), present, kinds)
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
     facts = [counted(grid.bins, "bin"), *INTERVAL_FACTS]
-    words = [" ".join(sentence(fact) for fact in facts), *notes]
+    words = [fact_sentences(facts), *notes]
     if "ece_temperature" in present:
         words.append(temperature_note(grid))
     if set(present) & set(OF_UNEQUAL_CLASSES):
@@ -229,7 +229,7 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
     names = ", ".join(column.label for column in columns)
     facts = [f"{total:,} test images of {names} together, first seed of each",
              "brackets: 95 % interval"]
-    notes = [" ".join(sentence(fact) for fact in facts), *grid.notes]
+    notes = [fact_sentences(facts), *grid.notes]
     return Table(name, title, labels, [accuracy, kept], notes, facts)
 
 
@@ -324,5 +324,5 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     for base, cells in entries.items():
         rows.append(TableRow(base, methods[base], cells))
     facts = [counted(len(prompts), "initial prompt"), images_fact(grid.counts())]
-    notes = [" ".join(sentence(fact) for fact in facts), *grid.notes]
+    notes = [fact_sentences(facts), *grid.notes]
     return Table(name, title, labels, [RowBlock("ECE (%)", rows)], notes, facts)

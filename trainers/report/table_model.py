@@ -106,6 +106,7 @@ class Table:
         return " ".join(sentences)
 
 
-def sentence(fact: str) -> str:
-    """A fact of a caption as a sentence of its own."""
-    return f"{fact[0].upper()}{fact[1:]}."
+def fact_sentences(facts: Sequence[str]) -> str:
+    """The facts of a caption as sentences of a note."""
+    sentences = [f"{fact[0].upper()}{fact[1:]}." for fact in facts]
+    return " ".join(sentences)

@@ -13,7 +13,7 @@ from .measure import Measured, mean_over_seeds
 from .metrics import POSTHOC, find_metric
 from .published_rows import PublishedOptions, add_published_rows, published_note
 from .sentences import images_fact, is_untuned_prompt, joined_with_or, listed
-from .table_model import Entry, RowBlock, Table, TableRow, sentence
+from .table_model import Entry, RowBlock, Table, TableRow, fact_sentences
 
 TEMPERATURE_NOTE = (
     "† temperature scaling needs labels, which test-time tuning never sees: a reference, not a "
@@ -75,7 +75,7 @@ def results_table(
             sources += printed_in
         blocks.append(RowBlock(find_metric(metric).heading, rows))
     facts = table_facts(blocks, grid, baselines)
-    notes = [*grid.notes, " ".join(sentence(fact) for fact in facts)]
+    notes = [*grid.notes, fact_sentences(facts)]
     if baselines and any(measured.skipped for measured in grid.measured):
         notes.append(SHARED_NOTE)
     streams = stream_words(grid)
@@ -118,15 +118,14 @@ def metric_table(grid: Grid, name: str, title: str, metrics: Sequence[str]) -> T
     for number, row in enumerate(grid.rows):
         cells = [lines[number].entries[0] for lines in by_metric]
         rows.append(TableRow(row.label, row.method, cells))
-    average = ""
-    if len(common) > 1:
-        average = f"average over {', '.join(grid.column_label(column) for column in common)}"
     block = RowBlock("", rows)
-    facts = [images_fact(grid.counts(common)), counted(grid.bins, "bin")]
-    if average:
-        facts.insert(0, average)
+    facts = []
+    if len(common) > 1:
+        averaged = [grid.column_label(column) for column in common]
+        facts.append(f"average over {', '.join(averaged)}")
+    facts += [images_fact(grid.counts(common)), counted(grid.bins, "bin")]
     facts += spread_facts([block], grid.cells)
-    notes = [" ".join(sentence(fact) for fact in facts), *grid.notes]
+    notes = [fact_sentences(facts), *grid.notes]
     notes += metric_notes(grid, metrics)
     headings = [find_metric(metric).heading for metric in metrics]
     return Table(name, title, headings, [block], notes, facts)
@@ -223,7 +222,10 @@ def temperature_note(grid: Grid) -> str:
     raised = []
     for (row, column), cell in grid.cells.items():
         where = f"{row.label} on {grid.column_label(column)}"
-        counts = [measured.temperature_from for measured in cell if measured.temperature_from > 0]
+        counts = []  # of validation images, of the seeds that have any
+        for measured in cell:
+            if measured.temperature_from > 0:
+                counts.append(measured.temperature_from)
         if counts:
             words = ", ".join(f"{count:,}" for count in sorted(set(counts)))
             if len(counts) < len(cell):

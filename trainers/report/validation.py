@@ -67,8 +67,13 @@ class ValidationRuns:
         is_validation = {id(run) for run in validation}
         unused = []
         for group in groups:
-            tested = [run for run in group if id(run) not in is_validation]
-            held_out = [run for run in group if id(run) in is_validation]
+            tested = []
+            held_out = []
+            for run in group:
+                if id(run) in is_validation:
+                    held_out.append(run)
+                else:
+                    tested.append(run)
             if not tested:
                 unused += [run.name for run in held_out]
             if held_out and has_several_datasets(tested):

@@ -29,7 +29,7 @@ from .measure import Measured
 from .metrics import find_metric
 from .published_rows import PublishedOptions, published_lines, published_note
 from .sentences import PROMPT, images_fact, is_untuned_prompt, listed, text_words
-from .table_model import RowBlock, Table, TableRow, sentence
+from .table_model import RowBlock, Table, TableRow, fact_sentences
 from .tables import entries_of, spread_facts
 from .zero_shot import zero_shot_parts
 
@@ -127,9 +127,8 @@ def value_table(
     for metric in spec.metrics:
         entries: Entries = {}
         for row in grid.rows:
-            entries[row] = [
-                average_entry(grid.cells_of(row, value), metric) for value in grid.values
-            ]
+            cells_of_row = [grid.cells_of(row, value) for value in grid.values]
+            entries[row] = [average_entry(cells, metric) for cells in cells_of_row]
         if spec.columns == "prompt":
             add_prompt_differences(entries, grid, metric)
         lines: list[TableRow] = []
@@ -146,11 +145,11 @@ def value_table(
     if any(entry.difference is not None for entry in entries_of(blocks)):
         facts.append("in parentheses: difference from the untuned prompt")
     facts += spread_facts(blocks, grid.flat_cells())
-    notes = [" ".join(sentence(fact) for fact in facts), *grid.make_notes()]
+    notes = [fact_sentences(facts), *grid.make_notes()]
     if is_published:
         backbones = ", ".join(table.label for table in tables)
         notes.append(published_note(sources, published.source, backbones))
-    title += "".join(f", {words}" for words in grid.shared.values())
+    title = ", ".join([title, *grid.shared.values()])
     columns = distinct(list(grid.values.values()))
     return Table(spec.name, title, columns, blocks, notes, facts)
 
@@ -209,9 +208,9 @@ class ValueGrid:
                 self.left_out.append(column.label)
         # A pilot and the whole set have images in common: only the larger one is averaged.
         self.common = largest_of_each_dataset(shared)
-        self.smaller = [
-            f"{column.label}, {column.n:,} images" for column in shared if column not in self.common
-        ]
+        for column in shared:
+            if column not in self.common:
+                self.smaller.append(f"{column.label}, {column.n:,} images")
 
     def arrange(
         self,
@@ -224,8 +223,13 @@ class ValueGrid:
         for table in tables:
             for run in table.runs:
                 backbone_of[id(run.run)] = table.label
-        tuned = [run for run in runs if not is_untuned_prompt(run.record)]
-        untuned = [run for run in runs if is_untuned_prompt(run.record)]
+        tuned = []
+        untuned = []
+        for run in runs:
+            if is_untuned_prompt(run.record):
+                untuned.append(run)
+            else:
+                tuned.append(run)
         groups = group_records(tuned, "row", record_of, without=self.varied)
         groups += group_records(untuned, "row", record_of)  # of one prompt each
         records = [group[0].record for group in groups]

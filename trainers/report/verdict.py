@@ -97,11 +97,15 @@ def make_line(grid: Grid, row: Row, columns: Sequence[Column]) -> Line:
 def candidates(lines: Sequence[Line]) -> list[Line]:
     """The methods that can be called best: tuned ones, otherwise all but zero-shot, otherwise all.
     """
-    tuned = [line for line in lines if method_info(line.row.method).tuned]
-    if tuned:
-        return tuned
-    others = [line for line in lines if not method_info(line.row.method).zero_shot]
-    return others or list(lines)
+    tuned = []
+    not_zero_shot = []
+    for line in lines:
+        info = method_info(line.row.method)
+        if info.tuned:
+            tuned.append(line)
+        if not info.zero_shot:
+            not_zero_shot.append(line)
+    return tuned or not_zero_shot or list(lines)
 
 
 def unranked_sentence(lines: Sequence[Line]) -> str:
@@ -153,16 +157,18 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
             f"{lowest}, before {second.row.label} with {second.ece:.1f}{PERCENT}; they share no "
             f"images."
         )
-    beaten_by = [row for row, pair in tested.items() if pair.better is row]
-    if beaten_by:
-        pair = tested[beaten_by[0]]
-        return f"{lowest}, but {pair_sentence(pair)}"
-    if len(tested) == len(others) and all(pair.better is best.row for pair in tested.values()):
+    undecided = []
+    open_pairs = []
+    for row, pair in tested.items():
+        if pair.better is row:
+            return f"{lowest}, but {pair_sentence(pair)}"
+        if pair.better is None:
+            undecided.append(row.label)
+            open_pairs.append(pair)
+    if len(tested) == len(others) and not open_pairs:
         nearest = tested[others[0].row]
         return (f"{best.row.label} is the best calibrated of the tuned methods, with an ECE of "
                 f"{best.ece:.1f}{PERCENT}. {pair_sentence(nearest)}")
-    undecided = [row.label for row, pair in tested.items() if pair.better is None]
-    open_pairs = [pair for pair in tested.values() if pair.better is None]
     closest = min(open_pairs, key=lambda pair: pair.p)
     compared = listed(undecided, 3) if len(undecided) > 3 else joined_with_or(undecided)
     return (f"{lowest}, but no difference in calibration to {compared} is shown. "

@@ -36,7 +36,9 @@ def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
         source = paper.source_of(experiment.published[0])
     rows: list[str] = []
     for spec in tables:
-        rows += [key for key in spec.rows if key not in rows]
+        for key in spec.rows:
+            if key not in rows:
+                rows.append(key)
     return Layout(
         tables=tables,
         figures=fields.get("figures") or (),

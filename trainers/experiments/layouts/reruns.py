@@ -266,8 +266,13 @@ def rerun_summary(comparisons: Sequence[Comparison]) -> str:
     for item in comparisons:
         if item.is_judged and item.method == ZERO_SHOT:
             agrees[item.dataset] = agrees.get(item.dataset, True) and item.agrees
-    agreeing = [dataset for dataset in agrees if agrees[dataset]]
-    differing = [dataset for dataset in agrees if not agrees[dataset]]
+    agreeing = []
+    differing = []
+    for dataset, is_same in agrees.items():
+        if is_same:
+            agreeing.append(dataset)
+        else:
+            differing.append(dataset)
     parts = []
     if agreeing:
         parts.append(f"Zero-shot agrees with third parties' logs on {listed(agreeing)}.")

@@ -152,7 +152,9 @@ class Verification:
         """
         sources: list[str] = []
         for check in self.checks:
-            sources += [source for source in check.published if source not in sources]
+            for source in check.published:
+                if source not in sources:
+                    sources.append(source)
         blocks: dict[tuple[str, str], RowBlock] = {}
         for check, reasons in zip(self.checks, self.reasons, strict=True):
             label = f"{check.dataset}: {METRICS[check.metric].label} (%)"
@@ -199,7 +201,9 @@ class Verification:
             notes += grid.notes
         other = []
         for grid in self.grids:
-            other += [row.label for row in grid.rows if row.settings or row.details]
+            for row in grid.rows:
+                if row.settings or row.details:
+                    other.append(row.label)
         if other:
             notes.append(
                 "Other settings than the published ones, so nothing is published for them: "
@@ -259,6 +263,9 @@ class Verification:
                     "may_explain": reasons,
                 }
             )
+        computed_with = []
+        for facts_text, number in machines.items():
+            computed_with.append({"runs": number, **json.loads(facts_text)})
         return {
             "made_by": "tools/reproduce.py verify",
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -266,9 +273,7 @@ class Verification:
             "backbone": [grid.backbone for grid in self.grids],
             "summary": self.summary(),
             "rule": rule(self.checks),
-            "computed_with": [
-                {"runs": number, **json.loads(facts)} for facts, number in machines.items()
-            ],
+            "computed_with": computed_with,
             "seconds": seconds,
             "data": data,
             "cells": cells,
@@ -392,10 +397,11 @@ def whole_size(record: RunRecord) -> int:
 
 
 def rule(checks: Sequence[Check]) -> str:
-    margins = {check.metric: check.margin for check in checks}
-    words = ", ".join(
-        f"{METRICS[metric].label} {margin:.2f} points" for metric, margin in margins.items()
-    )
+    """When a cell agrees, with the margin of each metric."""
+    margins = {}
+    for check in checks:
+        margins[check.metric] = f"{METRICS[check.metric].label} {check.margin:.2f} points"
+    words = ", ".join(margins.values())
     return (
         "A cell agrees if it lies in the range of the published figures, widened on both sides by "
         "a margin: the larger of twice the largest standard deviation over seeds in the SoC "
@@ -410,7 +416,11 @@ def explain_all(checks: Sequence[Check]) -> list[list[str]]:
     for check in checks:
         if method_info(check.trainer).zero_shot:
             zero_shot[check.dataset, check.metric] = check
-    return [explain(check, zero_shot.get((check.dataset, check.metric))) for check in checks]
+    reasons = []
+    for check in checks:
+        zero_shot_check = zero_shot.get((check.dataset, check.metric))
+        reasons.append(explain(check, zero_shot_check))
+    return reasons
 
 
 def explain(check: Check, zero_shot: Check | None) -> list[str]:

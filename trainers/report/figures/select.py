@@ -63,7 +63,10 @@ def legend_style(grid: Grid, row: Row, label: str = "") -> MethodInfo:
     """How a figure shows a row: its label, and its method's colour, lighter for further settings.
     """
     info = method_info(row.method)
-    bases = list(dict.fromkeys(other.base for other in grid.rows if other.method == row.method))
+    bases: list[str] = []  # labels of the method's rows
+    for other in grid.rows:
+        if other.method == row.method and other.base not in bases:
+            bases.append(other.base)
     share = bases.index(row.base) / len(bases)
     colour = info.colour
     if share:
