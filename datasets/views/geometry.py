@@ -33,40 +33,54 @@ class ViewSpec:
         """
         if self.resize == "squash":
             return self.size, self.size, 0, 0
-        width, height = (int(self.size * side / min(size)) for side in size)
-        return width, height, round((width - self.size) / 2), round((height - self.size) / 2)
+        shortest = min(size)
+        width = int(self.size * size[0] / shortest)
+        height = int(self.size * size[1] / shortest)
+        left = round((width - self.size) / 2)
+        top = round((height - self.size) / 2)
+        return width, height, left, top
 
 
 def draw_crops(
     size: tuple[int, int], count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes (count, 4) as left, top, width, height, and flips (count,), distributed as
-    torchvision's RandomResizedCrop and RandomHorizontalFlip(0.5) draw them, all at once.
+    """Draws crops as torchvision's RandomResizedCrop and RandomHorizontalFlip(0.5) do, all at once.
+
+    Args:
+        size: Width and height of the image.
+        count: Number of crops.
+        rng: Where the random numbers come from.
+
+    Returns:
+        The boxes (count, 4) as left, top, width, height in the image; and whether each is mirrored,
+        (count,).
     """
     width, height = size
+    # Every crop has as many attempts as the last one may need, of which the first that fits is
+    # used. Arrays have the shape (count, ATTEMPTS).
     area = width * height * rng.uniform(*SCALE, (count, ATTEMPTS))
     lowest, highest = np.log(RATIO)
     ratio = np.exp(rng.uniform(lowest, highest, (count, ATTEMPTS)))
-    widths, heights = (
-        np.sqrt(area * ratio).round().astype(int),
-        np.sqrt(area / ratio).round().astype(int),
-    )
+    widths = np.sqrt(area * ratio).round().astype(int)
+    heights = np.sqrt(area / ratio).round().astype(int)
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
-    first, row = fits.argmax(axis=1), np.arange(count)
+    first = fits.argmax(axis=1)  # 0 too where none fits
+    row = np.arange(count)
     corner = rng.random((count, 2))
     flips = rng.random(count) < 0.5
 
     # Images so long that no crop fits: the largest central box whose ratio is allowed.
     limit = min(max(width / height, RATIO[0]), RATIO[1])
-    is_tall = width / height < limit
-    central = (
-        (width, max(round(width / limit), 1))
-        if is_tall
-        else (max(round(height * limit), 1), height)
-    )
-    found = fits[row, first]
-    w = np.where(found, widths[row, first], central[0])
-    h = np.where(found, heights[row, first], central[1])
-    left = np.where(found, (corner[:, 0] * (width - w + 1)).astype(int), (width - w) // 2)
-    top = np.where(found, (corner[:, 1] * (height - h + 1)).astype(int), (height - h) // 2)
+    if width / height < limit:
+        central_width = width
+        central_height = max(round(width / limit), 1)
+    else:
+        central_width = max(round(height * limit), 1)
+        central_height = height
+
+    has_fit = fits[row, first]
+    w = np.where(has_fit, widths[row, first], central_width)
+    h = np.where(has_fit, heights[row, first], central_height)
+    left = np.where(has_fit, (corner[:, 0] * (width - w + 1)).astype(int), (width - w) // 2)
+    top = np.where(has_fit, (corner[:, 1] * (height - h + 1)).astype(int), (height - h) // 2)
     return np.stack([left, top, w, h], axis=1), flips

@@ -25,6 +25,10 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".
 # decoders that are little used. These are plain raster formats.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 MOST_PIXELS = 89_478_485  # beyond which Pillow warns; three bytes each, and some copies
+# Numbers of TIFF tags
+BITS_PER_SAMPLE = 258
+PHOTOMETRIC = 262  # 0: white is zero
+SAMPLE_FORMAT = 339  # 2: signed integers
 
 # Such images are refused here, with their name.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -62,6 +66,7 @@ def decode_image(content: bytes, name: str) -> Image.Image:
 
 
 def decode(file: BinaryIO, name: str | Path) -> Image.Image:
+    """The image in an open file as RGB; `name` is for messages."""
     with Image.open(file, formats=FORMATS) as image:
         if image.width * image.height > MOST_PIXELS:
             raise BadImageError(
@@ -98,9 +103,11 @@ def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
     White is the greatest value of the file's bit depth, or 1 for floating point. Plain conversion
     would clip nearly every pixel to white.
     """
-    # Of a TIFF; other kinds have 16 bits when they have more than 8
+    # Of a TIFF; other kinds have 16 bits when they have more than 8.
     tags = getattr(image, "tag_v2", {})
-    bits, is_signed = tags.get(258, (16,))[0], tags.get(339, (1,))[0] == 2
+    bits = tags.get(BITS_PER_SAMPLE, (16,))[0]
+    is_signed = tags.get(SAMPLE_FORMAT, (1,))[0] == 2
+    white_is_zero = tags.get(PHOTOMETRIC) == 0
     values = np.asarray(image)
     if image.mode == "F":
         white = 1.0
@@ -108,10 +115,12 @@ def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
         white = 2.0 ** (bits - 1) - 1
     else:
         white = 2.0 ** bits - 1
-        values = values.view(np.uint32) if values.dtype == np.int32 else values
-    shown = np.nan_to_num(values.astype(np.float32) / np.float32(white), nan=0.0).clip(0, 1)
-    if tags.get(262) == 0:  # white is zero
-        shown = 1 - shown
+        if values.dtype == np.int32:  # Pillow has no mode for unsigned 32 bits
+            values = values.view(np.uint32)
+
+    grey = np.nan_to_num(values.astype(np.float32) / np.float32(white), nan=0.0).clip(0, 1)
+    if white_is_zero:
+        grey = 1 - grey
     brightest = float(values.max(initial=0))
     if (brightest > white or 0 < brightest <= white / 256) and not warned.is_set():
         warned.set()
@@ -122,7 +131,7 @@ def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
             brightest,
             white,
         )
-    return (shown * 255).round().astype(np.uint8)
+    return (grey * 255).round().astype(np.uint8)
 
 
 def is_image_name(name: str) -> bool:

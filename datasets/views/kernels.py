@@ -19,23 +19,37 @@ import numpy as np
 from numba import types
 
 njit: Any = numba.njit  # its own type hints refuse numpy's integers
-COLOURS, LEVELS = 3, 256
+COLOURS = 3
+LEVELS = 256
 BITS = 22  # of the fraction of a resizing weight
-HALF, BLACK, WHITE = np.int32(1 << BITS - 1), np.int32(0), np.int32(LEVELS - 1)
+HALF = np.int32(1 << BITS - 1)  # added before the fraction is cut off, which rounds
+BLACK = np.int32(0)
+WHITE = np.int32(LEVELS - 1)
 STEP = 32  # pixels that one step of a vectorised loop takes; lines are padded to whole steps
 
 # AugMix at severity 1 (Hendrycks et al., ICLR 2020): m·x + (1 − m)·Σᵢ wᵢ·chainᵢ(x), w ~
 # Dirichlet(1, 1, 1), m ~ Beta(1, 1), each chain of one to three operations.
-CHAINS, LONGEST_CHAIN = 3, 3
-# An operation's strength is drawn between these, on a scale that ends at 10
-LOWEST_LEVEL, SEVERITY = 0.1, 1.0
-AUTOCONTRAST, EQUALIZE, POSTERIZE, ROTATE, SOLARIZE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = (
-    range(9)
-)
-KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # of these operations
-CHANGES_LEVELS, TRANSLATES, WARPS = 1, 2, 3  # a warp is a shear or rotation
+CHAINS = 3
+LONGEST_CHAIN = 3
+# An operation's strength is drawn between these, on a scale that ends at 10.
+LOWEST_LEVEL = 0.1
+SEVERITY = 1.0
+AUTOCONTRAST = 0
+EQUALIZE = 1
+POSTERIZE = 2
+ROTATE = 3
+SOLARIZE = 4
+SHEAR_X = 5
+SHEAR_Y = 6
+TRANSLATE_X = 7
+TRANSLATE_Y = 8
+# Kinds of operations; a warp is a shear or rotation.
+CHANGES_LEVELS = 1
+TRANSLATES = 2
+WARPS = 3
+KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # of the operations 0 to 8
 # Chains by the kinds of their operations, in the order in which they are added: float32 sums depend
-# on the order.
+# on the order. 31 is a chain that warps and then changes levels.
 SUM_ORDER = (
     (1, 11, 111),
     (2, 22, 12, 222, 122, 112),
@@ -50,15 +64,16 @@ SUM_ORDER = (
     (331,),
     (333,),
 )
-PLACES = np.zeros(334, np.int64)  # in SUM_ORDER; 0 for chains that move no pixel
-for place, kinds in enumerate(SUM_ORDER):
-    PLACES[list(kinds)] = place
+POSITIONS = np.zeros(334, np.int64)  # in SUM_ORDER; 0 for chains that move no pixel
+for position, kinds_of_position in enumerate(SUM_ORDER):
+    POSITIONS[list(kinds_of_position)] = position
 MOST_DEGREES = 30
-# Cosine and sine of whole angles, rounded as Pillow rounds them.
-ROTATIONS = np.array([
-    [round(function(-math.radians(degrees % 360)), 15) for function in (math.cos, math.sin)]
-    for degrees in range(-MOST_DEGREES, MOST_DEGREES + 1)
-])
+# Cosine and sine of the angles from -MOST_DEGREES on, rounded as Pillow rounds them.
+ROTATIONS = np.zeros((2 * MOST_DEGREES + 1, 2))
+for row, degrees in enumerate(range(-MOST_DEGREES, MOST_DEGREES + 1)):
+    angle = -math.radians(degrees % 360)
+    ROTATIONS[row, 0] = round(math.cos(angle), 15)
+    ROTATIONS[row, 1] = round(math.sin(angle), 15)
 
 SIGNATURE = types.void(
     types.uint8[:, :, ::1], types.int64[:, ::1], types.boolean[::1], types.boolean, types.npy_rng,
@@ -76,34 +91,44 @@ def make_views(
     crops: np.ndarray,
     mixed: np.ndarray,
 ) -> None:
-    """Writes a view of each box of an image (H, W, 3), uint8.
+    """Writes a view of each box of an image.
 
-    The first is the plain view: AugMix does not change it, and it may be `bicubic`. Compiled with
-    SIGNATURE by `kernel_cache`.
+    Compiled with SIGNATURE by `kernel_cache`.
 
-    Without AugMix `mixed` is empty and views go to `crops`, uint8 (n, 3, S, S). With AugMix they go
-    to `mixed`, float32 (n, 3, S, S), and `crops` is scratch memory (3, 3, S, S). `boxes` (n, 8) are
-    left, top, width, height, the width and height to which that is resized, and the first column
-    and row of the result that are shown.
+    Args:
+        picture: The image (H, W, 3), uint8.
+        boxes: For each view (n, 8): left, top, width and height in the image, the width and height
+            to which that is resized, and the first column and row of the result that are used.
+        flips: Whether a view is mirrored, (n,).
+        bicubic: Whether the first view, the plain one, is resized by Keys' kernel. All others are
+            resized bilinearly. AugMix does not change the plain view.
+        rng: Where AugMix's random numbers come from.
+        crops: Without AugMix the views are written here, uint8 (n, 3, S, S). With AugMix it is
+            scratch memory (3, 3, S, S).
+        mixed: With AugMix the views are written here, float32 (n, 3, S, S). Empty without AugMix.
     """
-    height, num_rows_first = picture.shape[0], 0
+    num_rows_first = 0
     for n in range(len(boxes)):
         num_rows_first += is_rows_first(boxes[n])
-    columns = transposed_planes(picture[: height if num_rows_first < len(boxes) else 0])
-    rows = transposed_planes(picture[: height if num_rows_first else 0].transpose(1, 0, 2))
+    # Pixels are transposed only for the order of axes that a box needs.
+    num_column_lines = np.int64(0)
+    if num_rows_first < len(boxes):
+        num_column_lines = picture.shape[0]
+    num_row_lines = np.int64(0)
+    if num_rows_first > 0:
+        num_row_lines = picture.shape[0]
+    columns = transposed_planes(picture[:num_column_lines])
+    rows = transposed_planes(picture[:num_row_lines].transpose(1, 0, 2))
+
+    with_augmix = len(mixed) > 0
     for n in range(len(boxes)):
-        resize(
-            rows,
-            columns,
-            boxes[n],
-            flips[n],
-            bicubic and n == 0,
-            crops[n if len(mixed) == 0 else 0],
-        )
-        if len(mixed) and n == 0:
-            write_weighted(crops[0], np.float32(1), mixed[0])
-        elif len(mixed):
-            mix(crops, rng, mixed[n])
+        crop = crops[0] if with_augmix else crops[n]
+        resize(rows, columns, boxes[n], flips[n], bicubic and n == 0, crop)
+        if with_augmix:
+            if n == 0:
+                write_weighted(crop, np.float32(1), mixed[0])
+            else:
+                mix(crops, rng, mixed[n])
 
 
 # Resizing
@@ -142,48 +167,40 @@ def resize(
     bicubic: bool,
     out: np.ndarray,
 ) -> None:
-    """Writes the view of a box (see `make_views`) to `out`, uint8 (3, S, S)."""
+    """Writes the view of a box to `out`.
+
+    Args:
+        rows: The image's colours, (3, H, W + STEP); empty if all boxes are resized columns first.
+        columns: The image's colours transposed, (3, W, H + STEP); empty if none is.
+        box: See `make_views`.
+        flip: Whether the view is mirrored.
+        bicubic: Whether it is resized by Keys' kernel instead of bilinearly.
+        out: The view, uint8 (3, S, S).
+    """
     size = out.shape[-1]
     left, top, width, height, full_width, full_height, first_x, first_y = box
     x_starts, x_weights = filter_weights(width, full_width, first_x, size, flip, bicubic)
-    y_starts, y_weights = filter_weights(
-        height, full_height, first_y, size, np.bool_(False), bicubic
-    )
+    no_flip = np.bool_(False)
+    y_starts, y_weights = filter_weights(height, full_height, first_y, size, no_flip, bicubic)
+    # Memory for `weigh_transposed`. Its results have four lines in each uint32.
     block = np.empty((4, max(width, height, size) + STEP), np.uint8)
     sums = np.empty(block.shape[1], np.int32)
     fours = -(-size // 4) + STEP // 4
-    half, turned = (
-        np.empty((max(width, height), fours), np.uint32),
-        np.empty((size, fours), np.uint32),
-    )
+    half = np.empty((max(width, height), fours), np.uint32)  # resized along one axis
+    both = np.empty((size, fours), np.uint32)  # resized along both axes
     for colour in range(COLOURS):
         if is_rows_first(box):
-            weigh_transposed(
-                rows[colour, top : top + height],
-                left,
-                y_starts,
-                y_weights,
-                block,
-                sums,
-                half[:width],
-            )
-            weigh_transposed(
-                half[:width].view(np.uint8), np.int64(0), x_starts, x_weights, block, sums, turned
-            )
-            levels = turned.view(np.uint8)
+            lines = rows[colour, top : top + height]
+            weigh_transposed(lines, left, y_starts, y_weights, block, sums, half[:width])
+            lines = half[:width].view(np.uint8)
+            weigh_transposed(lines, np.int64(0), x_starts, x_weights, block, sums, both)
+            levels = both.view(np.uint8)
             for y in range(size):
                 for x in range(size):
                     out[colour, y, x] = levels[y, x]
         else:
-            weigh_transposed(
-                columns[colour, left : left + width],
-                top,
-                x_starts,
-                x_weights,
-                block,
-                sums,
-                half[:height],
-            )
+            lines = columns[colour, left : left + width]
+            weigh_transposed(lines, top, x_starts, x_weights, block, sums, half[:height])
             lines = half[:height].view(np.uint8)
             for y in range(size):
                 weigh(lines, np.int64(0), y_starts[y], y_weights[y], sums, out[colour, y])
@@ -193,17 +210,28 @@ def resize(
 def filter_weights(
     length: int, full: int, first: int, size: int, flip: bool, bicubic: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of an axis that is resized from `length` to `full`, for the `size` output pixels from `first`
-    on: the first input pixel of each (size,), and the weights of it and those that follow (size,
-    taps), two taps or a multiple of four. Shrinking widens the filter (antialiasing).
+    """The weights with which one axis is resized.
+
+    Args:
+        length: Input pixels.
+        full: Output pixels.
+        first: The first output pixel that is needed.
+        size: Number of output pixels that are needed.
+        flip: Whether the output is mirrored.
+        bicubic: Whether the filter is Keys' kernel instead of a triangle.
+
+    Returns:
+        The first input pixel of each output pixel, (size,); and the weights of it and of those that
+        follow, (size, taps), with two taps or a multiple of four.
     """
     scale = length / full
-    stretch = max(scale, 1.0)
+    stretch = max(scale, 1.0)  # shrinking widens the filter (antialiasing)
     reach = (2.0 if bicubic else 1.0) * stretch
     most = math.ceil(reach) * 2 + 1
-    found = np.empty(most)
-    starts, weights = np.empty(size, np.int64), np.zeros((size, most + 3), np.int32)
-    taps = 1
+    kernel = np.empty(most)
+    starts = np.empty(size, np.int64)
+    weights = np.zeros((size, most + 3), np.int32)
+    most_taps = 1
     for i in range(size):
         centre = (first + i + 0.5) * scale
         low = max(int(centre - reach + 0.5), 0)
@@ -212,19 +240,27 @@ def filter_weights(
         for k in range(count):
             x = abs((low + k - centre + 0.5) * (1 / stretch))
             if not bicubic:
-                found[k] = max(1 - x, 0.0)
+                kernel[k] = max(1 - x, 0.0)
             elif x < 1:  # Keys' kernel with a = −1/2
-                found[k] = (1.5 * x - 2.5) * x * x + 1
+                kernel[k] = (1.5 * x - 2.5) * x * x + 1
+            elif x < 2:
+                kernel[k] = (((x - 5) * x + 8) * x - 4) * -0.5
             else:
-                found[k] = (((x - 5) * x + 8) * x - 4) * -0.5 if x < 2 else 0.0
-            total += found[k]
-        place = size - 1 - i if flip else i
-        starts[place] = low
+                kernel[k] = 0.0
+            total += kernel[k]
+
+        output = size - 1 - i if flip else i
+        starts[output] = low
         for k in range(count):
-            weight = found[k] / total
-            weights[place, k] = np.int32(weight * (1 << BITS) + math.copysign(0.5, weight))
-        taps = max(taps, count)
-    return starts, weights[:, : 2 if taps <= 2 else -(-taps // 4) * 4]
+            weight = kernel[k] / total
+            weights[output, k] = np.int32(weight * (1 << BITS) + math.copysign(0.5, weight))
+        most_taps = max(most_taps, count)
+
+    if most_taps <= 2:
+        taps = 2
+    else:
+        taps = -(-most_taps // 4) * 4  # rounded up
+    return starts, weights[:, :taps]
 
 
 @njit
@@ -237,15 +273,26 @@ def weigh_transposed(
     sums: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Weighted sums of lines, from their pixel `begin` on, as columns of `out`, uint32 (pixels, S /
-    4): bytes are transposed four at a time, little-endian.
+    """Writes weighted sums of lines as columns of `out`.
+
+    Bytes are transposed four at a time, little-endian.
+
+    Args:
+        lines: uint8 (lines, pixels).
+        begin: The first pixel of the lines that is used.
+        starts: The first line of each sum, (S,).
+        weights: The weights of that line and of those that follow, (S, taps).
+        block: Scratch memory for four sums, uint8 (4, pixels).
+        sums: Scratch memory, int32 (pixels,).
+        out: uint32 (pixels, S / 4).
     """
-    size, padded = len(starts), -(-len(out) // STEP) * STEP
+    size = len(starts)
+    padded = -(-len(out) // STEP) * STEP
     fours = sums.view(np.uint32)
     for column in range(-(-size // 4)):
         for j in range(4):
-            place = min(4 * column + j, size - 1)
-            weigh(lines, begin, starts[place], weights[place], sums, block[j, :padded])
+            n = min(4 * column + j, size - 1)
+            weigh(lines, begin, starts[n], weights[n], sums, block[j, :padded])
         for i in range(padded):
             fours[i] = (
                 np.uint32(block[0, i])
@@ -266,18 +313,17 @@ def weigh(
     sums: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """The weighted sum of lines from `start` on: of two or four, or four at a time.
+    """Writes the weighted sum of lines from `start` on: of two or four, or four at a time.
 
     Beyond the last line weights are 0.
     """
-    taps, last = len(weights), len(lines) - 1
+    taps = len(weights)
+    last = len(lines) - 1
     if taps == 2:
-        v, w, a, b = (
-            weights[0],
-            weights[1],
-            lines[start, begin:],
-            lines[min(start + 1, last), begin:],
-        )
+        v = weights[0]
+        w = weights[1]
+        a = lines[start, begin:]
+        b = lines[min(start + 1, last), begin:]
         for i in range(len(out)):
             out[i] = rounded(np.int32(HALF + v * np.int32(a[i]) + w * np.int32(b[i])))
         return
@@ -285,9 +331,14 @@ def weigh(
         for i in range(len(out)):
             sums[i] = HALF
     for k in range(0, taps, 4):
-        v, w, x, y = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
-        a, b = lines[min(start + k, last), begin:], lines[min(start + k + 1, last), begin:]
-        c, d = lines[min(start + k + 2, last), begin:], lines[min(start + k + 3, last), begin:]
+        v = weights[k]
+        w = weights[k + 1]
+        x = weights[k + 2]
+        y = weights[k + 3]
+        a = lines[min(start + k, last), begin:]
+        b = lines[min(start + k + 1, last), begin:]
+        c = lines[min(start + k + 2, last), begin:]
+        d = lines[min(start + k + 3, last), begin:]
         if taps == 4:
             for i in range(len(out)):
                 out[i] = rounded(
@@ -314,6 +365,7 @@ def weigh(
 
 @njit(forceinline=True)
 def rounded(total: np.int32) -> np.int32:
+    """The level, from 0 to 255, of a weighted sum to which HALF has been added."""
     return min(max(np.int32(total >> BITS), BLACK), WHITE)
 
 
@@ -329,40 +381,42 @@ def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
     The view itself and chains that only change levels are one table. The other chains are added one
     by one.
     """
-    keep, weights, lengths, places, operations, values = draw_mix(rng, out.shape[-1])
+    view = pixels[0]
+    view_weight, weights, lengths, positions, operations, values = draw_mix(rng, out.shape[-1])
     counts = np.zeros((COLOURS, LEVELS), np.int64)  # the view's histogram, computed on first use
-    table, levels = np.empty((COLOURS, LEVELS), np.uint8), np.empty((COLOURS, LEVELS), np.float32)
-    unchanged, is_changed = 0.0, False
+    table = np.empty((COLOURS, LEVELS), np.uint8)  # what a chain makes of each level
+
+    # A chain without operations is the view again.
+    unchanged = 0.0
     for chain in range(CHAINS):
-        unchanged += weights[chain] if lengths[chain] == 0 else 0.0
-    plain = np.float32(keep + unchanged)
+        if lengths[chain] == 0:
+            unchanged += weights[chain]
+    plain = np.float32(view_weight + unchanged)
+
+    levels = np.empty((COLOURS, LEVELS), np.float32)  # the weighted sum of the tables
     for colour in range(COLOURS):
         for level in range(LEVELS):
             levels[colour, level] = np.float32(level) * plain
+    is_changed = False
     for chain in range(CHAINS):
-        if lengths[chain] and places[chain] == 0:
+        if lengths[chain] > 0 and positions[chain] == 0:
             is_changed = True
+            begin = np.int64(0)
             level_table(
-                pixels[0],
-                operations[chain],
-                values[chain],
-                np.int64(0),
-                lengths[chain],
-                counts,
-                table,
+                view, operations[chain], values[chain], begin, lengths[chain], counts, table
             )
+            weight = np.float32(weights[chain])
             for colour in range(COLOURS):
                 for level in range(LEVELS):
-                    levels[colour, level] += np.float32(weights[chain]) * np.float32(
-                        table[colour, level]
-                    )
+                    levels[colour, level] += weight * np.float32(table[colour, level])
     if is_changed:
-        look_up(pixels[0], levels, out)
+        look_up(view, levels, out)
     else:
-        write_weighted(pixels[0], plain, out)
-    for place in range(1, len(SUM_ORDER)):
+        write_weighted(view, plain, out)
+
+    for position in range(1, len(SUM_ORDER)):
         for chain in range(CHAINS):
-            if places[chain] == place:
+            if positions[chain] == position:
                 add_chain(
                     pixels,
                     operations[chain],
@@ -379,31 +433,36 @@ def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
 def draw_mix(
     rng: np.random.Generator, size: int,
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The view's own weight, the chains' weights, lengths and places in SUM_ORDER (3,), their
-    operations (3, 3) and these operations' parameters. Operations without effect, such as a
-    rotation by 0 degrees, are left out.
+    """Draws what AugMix does to a view.
+
+    Operations without effect, such as a rotation by 0 degrees, are left out.
+
+    Args:
+        rng: Where the random numbers come from.
+        size: Pixels per side of the view.
+
+    Returns:
+        The view's weight; the chains' weights, lengths and positions in SUM_ORDER, (3,) each; and
+        their operations and the parameters of these, (3, 3) each.
     """
-    weights, lengths, places = (
-        np.empty(CHAINS),
-        np.zeros(CHAINS, np.int64),
-        np.zeros(CHAINS, np.int64),
-    )
-    operations, values = (
-        np.zeros((CHAINS, LONGEST_CHAIN), np.int64),
-        np.zeros((CHAINS, LONGEST_CHAIN)),
-    )
+    weights = np.empty(CHAINS)
+    lengths = np.zeros(CHAINS, np.int64)
+    positions = np.zeros(CHAINS, np.int64)
+    operations = np.zeros((CHAINS, LONGEST_CHAIN), np.int64)
+    values = np.zeros((CHAINS, LONGEST_CHAIN))
     total = 0.0
     for chain in range(CHAINS):  # Dirichlet(1, 1, 1) as numpy draws it
         weights[chain] = rng.standard_gamma(1.0)
         total += weights[chain]
-    keep = rng.beta(1.0, 1.0)
+    view_weight = rng.beta(1.0, 1.0)
     for chain in range(CHAINS):
-        weights[chain] = (1 - keep) * (weights[chain] * (1 / total))
+        weights[chain] = (1 - view_weight) * (weights[chain] * (1 / total))
         kinds = 0
         for _ in range(rng.integers(1, LONGEST_CHAIN + 1)):
             operation = rng.integers(0, len(KINDS))
             share = rng.uniform(LOWEST_LEVEL, SEVERITY) / 10
-            sign, value = 2 * rng.integers(0, 2) - 1, 0.0
+            sign = 2 * rng.integers(0, 2) - 1
+            value = 0.0
             if operation == POSTERIZE:
                 value = float(4 - int(share * 4))  # bits kept
             elif operation == SOLARIZE:
@@ -415,11 +474,12 @@ def draw_mix(
             elif KINDS[operation] == TRANSLATES:
                 value = float(int(sign * share * size / 3))  # pixels
             if value != 0 or KINDS[operation] == CHANGES_LEVELS:
-                operations[chain, lengths[chain]], values[chain, lengths[chain]] = operation, value
+                operations[chain, lengths[chain]] = operation
+                values[chain, lengths[chain]] = value
                 lengths[chain] += 1
                 kinds = 10 * kinds + KINDS[operation]
-        places[chain] = PLACES[kinds]
-    return keep, weights, lengths, places, operations, values
+        positions[chain] = POSITIONS[kinds]
+    return view_weight, weights, lengths, positions, operations, values
 
 
 @njit
@@ -433,14 +493,30 @@ def add_chain(
     table: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Adds a chain's weight times what it makes of the view pixels[0]."""
-    now, i = 0, np.int64(0)  # the current image in `pixels`, the next operation
+    """Adds a chain's weight times what it makes of the view pixels[0].
+
+    Args:
+        pixels: The view, and memory for two more images, uint8 (3, 3, S, S).
+        operations: The chain's operations, (3,).
+        values: Their parameters, (3,).
+        length: Number of operations.
+        weight: Of the chain.
+        counts: The view's histogram (3, 256), or zeros if it has not been computed.
+        table: Scratch memory (3, 256), uint8.
+        out: The sum, float32 (3, S, S).
+    """
+    current = 0  # the image in `pixels` that the next operation changes
+    i = np.int64(0)  # the next operation
     while i < length:
-        image, result, begin = pixels[now], pixels[2 if now == 1 else 1], i
+        # The view itself stays: other chains start from it.
+        following = 2 if current == 1 else 1
+        image = pixels[current]
+        result = pixels[following]
+        begin = i
         while i < length and KINDS[operations[i]] == CHANGES_LEVELS:
             i += 1
         if i > begin:
-            if now > 0:
+            if current > 0:  # `counts` is of the view
                 counts = np.zeros((COLOURS, LEVELS), np.int64)
             level_table(image, operations, values, begin, i, counts, table)
             look_up(image, table, result)
@@ -450,8 +526,8 @@ def add_chain(
             else:
                 warp(image, matrix(operations[i], values[i], out.shape[-1]), result)
             i += 1
-        now = 2 if now == 1 else 1
-    add_weighted(pixels[now], np.float32(weight), out)
+        current = following
+    add_weighted(pixels[current], np.float32(weight), out)
 
 
 # Operations on levels: a table for each colour. Tables compose exactly, and so do histograms and
@@ -494,22 +570,25 @@ def level_table(
             elif operation == AUTOCONTRAST:
                 low, high = extremes(changed)
                 scale = 255.0 / max(high - low, 1)
-                for level in range(LEVELS if high > low else 0):
-                    levels[level] = min(max(int(levels[level] * scale + -low * scale), 0), 255)
+                if high > low:
+                    for level in range(LEVELS):
+                        stretched = int(levels[level] * scale + -low * scale)
+                        levels[level] = min(max(stretched, 0), 255)
             elif operation == POSTERIZE:
                 mask = 0xFF << (8 - int(values[i]))
                 for level in range(LEVELS):
                     levels[level] = levels[level] & mask
             else:
                 for level in range(LEVELS):
-                    levels[level] = (
-                        levels[level] if levels[level] < values[i] else 255 - levels[level]
-                    )
+                    if levels[level] >= values[i]:  # SOLARIZE
+                        levels[level] = 255 - levels[level]
 
 
 @njit
 def extremes(counts: np.ndarray) -> tuple[int, int]:
-    low, high = 0, LEVELS - 1
+    """The lowest and the highest level that occurs in a histogram (256,)."""
+    low = 0
+    high = LEVELS - 1
     while counts[low] == 0:
         low += 1
     while counts[high] == 0:
@@ -519,25 +598,25 @@ def extremes(counts: np.ndarray) -> tuple[int, int]:
 
 @njit
 def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
-    """The histogram of an image, added to `counts` (3, 256).
+    """Adds the histogram of an image to `counts` (3, 256).
 
     Four neighbours, which are often equal, have counters of their own: to increment one counter
     again takes longer.
     """
     for colour in range(COLOURS):
-        some, flat = np.zeros((4, LEVELS), np.int32), image[colour].reshape(-1)
-        whole = len(flat) // 4 * 4
-        for i in range(0, whole, 4):
-            some[0, flat[i]] += 1
-            some[1, flat[i + 1]] += 1
-            some[2, flat[i + 2]] += 1
-            some[3, flat[i + 3]] += 1
-        for i in range(whole, len(flat)):
-            some[0, flat[i]] += 1
+        counters = np.zeros((4, LEVELS), np.int32)
+        flat = image[colour].reshape(-1)
+        end_of_fours = len(flat) // 4 * 4
+        for i in range(0, end_of_fours, 4):
+            counters[0, flat[i]] += 1
+            counters[1, flat[i + 1]] += 1
+            counters[2, flat[i + 2]] += 1
+            counters[3, flat[i + 3]] += 1
+        for i in range(end_of_fours, len(flat)):
+            counters[0, flat[i]] += 1
         for level in range(LEVELS):
-            counts[colour, level] += (
-                some[0, level] + some[1, level] + some[2, level] + some[3, level]
-            )
+            for j in range(4):
+                counts[colour, level] += counters[j, level]
 
 
 @njit
@@ -546,7 +625,8 @@ def equalize(counts: np.ndarray, table: np.ndarray) -> None:
     _, highest = extremes(counts)
     step = (counts.sum() - counts[highest]) // 255
     if step > 0:
-        new, below = np.empty(LEVELS, np.int64), step // 2
+        new = np.empty(LEVELS, np.int64)
+        below = step // 2
         for level in range(LEVELS):
             new[level] = min(below // step, 255)
             below += counts[level]
@@ -556,22 +636,29 @@ def equalize(counts: np.ndarray, table: np.ndarray) -> None:
 
 @njit
 def look_up(image: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
+    """Writes the entry of a table (3, 256) for each level of an image (3, S, S)."""
     for colour in range(COLOURS):
-        levels, flat, found = table[colour], image[colour].reshape(-1), out[colour].reshape(-1)
+        levels = table[colour]
+        flat = image[colour].reshape(-1)
+        flat_out = out[colour].reshape(-1)
         for i in range(len(flat)):
-            found[i] = levels[flat[i]]
+            flat_out[i] = levels[flat[i]]
 
 
 @njit
 def write_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
-    flat, total = image.reshape(-1), out.reshape(-1)
+    """Writes an image times a weight."""
+    flat = image.reshape(-1)
+    total = out.reshape(-1)
     for i in range(len(flat)):
         total[i] = weight * np.float32(flat[i])
 
 
 @njit
 def add_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
-    flat, total = image.reshape(-1), out.reshape(-1)
+    """Adds an image times a weight."""
+    flat = image.reshape(-1)
+    total = out.reshape(-1)
     for i in range(len(flat)):
         total[i] += weight * np.float32(flat[i])
 
@@ -583,36 +670,42 @@ def add_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None
 def translate(image: np.ndarray, operation: int, by: int, out: np.ndarray) -> None:
     """Moves the content by whole pixels, to the left or up. Black where nothing is left."""
     size = image.shape[-1]
-    x, y = (by, 0) if operation == TRANSLATE_X else (0, by)
-    left, right = max(-x, 0), min(size - x, size)
+    x = 0
+    y = 0
+    if operation == TRANSLATE_X:
+        x = by
+    else:
+        y = by
+    # Columns of the result that lie inside the image.
+    left = max(-x, 0)
+    right = min(size - x, size)
     for colour in range(COLOURS):
         for row in range(size):
-            shown = out[colour, row]
+            line = out[colour, row]
             for i in range(size):
-                shown[i] = 0
+                line[i] = 0
             if 0 <= row + y < size:
-                source, part = image[colour, row + y, left + x :], shown[left:right]
-                for i in range(len(part)):
-                    part[i] = source[i]
+                source = image[colour, row + y, left + x :]
+                target = line[left:right]
+                for i in range(len(target)):
+                    target[i] = source[i]
 
 
 @njit
 def matrix(operation: int, value: float, size: int) -> Matrix:
-    """(a, b, c, d, e, f): pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f)."""
+    """The numbers (a, b, c, d, e, f) of a warp.
+
+    Pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f).
+    """
     if operation == SHEAR_X:
         return 1.0, value, 0.0, 0.0, 1.0, 0.0
     if operation == SHEAR_Y:
         return 1.0, 0.0, 0.0, value, 1.0, 0.0
     centre = size / 2
     cos, sin = ROTATIONS[int(value) + MOST_DEGREES]
-    return (
-        cos,
-        sin,
-        cos * -centre + sin * -centre + centre,
-        -sin,
-        cos,
-        -sin * -centre + cos * -centre + centre,
-    )
+    right = cos * -centre + sin * -centre + centre
+    down = -sin * -centre + cos * -centre + centre
+    return cos, sin, right, -sin, cos, down
 
 
 @njit
@@ -620,13 +713,16 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
     """Writes an image (3, S, S), uint8, with its pixels moved by a matrix, black where no pixel of
     the image lands.
     """
-    size, wide = image.shape[-1], image.shape[-1] + 2
+    size = image.shape[-1]
+    wide = size + 2
     padded = replicated(image).reshape((COLOURS, wide * wide))
     a, b, c, d, e, f = by
-    is_shear_x, is_shear_y = d == 0 and e == 1 and f == 0, a == 1 and b == 0 and c == 0
-    # Of the four pixels that x is made of, the place of the upper left one, minus x
+    is_shear_x = d == 0 and e == 1 and f == 0
+    is_shear_y = a == 1 and b == 0 and c == 0
+    # Of the four pixels that x is made of, the index of the upper left one in `padded`, minus x
     corner = np.empty(size, np.int32)
-    right, down = np.empty(size), np.empty(size)  # weights of those to the right, and below
+    right = np.empty(size)  # weights of the pixels to the right
+    down = np.empty(size)  # weights of the pixels below
     for y in range(size):
         if is_shear_y:
             for x in range(size):
@@ -644,7 +740,10 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
                 row = d * (x + 0.5) + e * (y + 0.5) + f - 0.5
                 down[x] = row - np.floor(row)
                 corner[x] += np.int32(np.floor(row) + 1) * wide
-        first, last = np.int64(0), size
+
+        # Pixels from `first` to `last` show a part of the image.
+        first = np.int64(0)
+        last = size
         while first < last and is_outside(first, y, by, size):
             first += 1
         while first < last and is_outside(last - 1, y, by, size):
@@ -654,54 +753,71 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
                 out[colour, y, x] = 0
             for x in range(last, size):
                 out[colour, y, x] = 0
-        while first < last:  # up to the `end` of the pixels whose corners follow one another
-            end, beyond = first + 1, last + 1
-            while end + 1 < beyond:
-                middle = (end + beyond) // 2
-                if corner[middle - 1] == corner[first]:
-                    end = middle
-                else:
-                    beyond = middle
-            begin, u, v = corner[first] + first, right[first:end], down[first:end]
+
+        while first < last:
+            # Pixels whose corners follow one another: a loop over them is vectorised.
+            end = end_of_run(corner, first, last)
+            begin = corner[first] + first
+            u = right[first:end]
+            v = down[first:end]
             for colour in range(COLOURS):
-                upper, lower, shown = (
-                    padded[colour, begin:],
-                    padded[colour, begin + wide :],
-                    out[colour, y, first:end],
-                )
+                upper = padded[colour, begin:]
+                lower = padded[colour, begin + wide :]
+                target = out[colour, y, first:end]
                 if is_shear_x:
-                    for i in range(len(shown)):
-                        shown[i] = np.int32(upper[i] + (float(upper[i + 1]) - upper[i]) * u[i])
+                    for i in range(len(target)):
+                        target[i] = np.int32(upper[i] + (float(upper[i + 1]) - upper[i]) * u[i])
                 elif is_shear_y:
-                    for i in range(len(shown)):
-                        shown[i] = np.int32(upper[i] + (float(lower[i]) - upper[i]) * v[i])
+                    for i in range(len(target)):
+                        target[i] = np.int32(upper[i] + (float(lower[i]) - upper[i]) * v[i])
                 else:
-                    for i in range(len(shown)):
+                    for i in range(len(target)):
                         above = upper[i] + (float(upper[i + 1]) - upper[i]) * u[i]
                         below = lower[i] + (float(lower[i + 1]) - lower[i]) * u[i]
-                        shown[i] = np.int32(above + (below - above) * v[i])
+                        target[i] = np.int32(above + (below - above) * v[i])
             first = end
 
 
 @njit
+def end_of_run(corner: np.ndarray, first: int, last: int) -> int:
+    """The end of the pixels from `first` on, up to `last`, that have the corner of `first`.
+
+    It is found by bisection: all pixels of a line after one with another corner have others too.
+    """
+    end = first + 1
+    beyond = last + 1
+    while end + 1 < beyond:
+        middle = (end + beyond) // 2
+        if corner[middle - 1] == corner[first]:
+            end = middle
+        else:
+            beyond = middle
+    return end
+
+
+@njit
 def is_outside(x: int, y: int, by: Matrix, size: int) -> bool:
+    """Whether the centre of pixel (x, y) shows what lies beyond the image."""
     a, b, c, d, e, f = by
-    column, row = a * (x + 0.5) + b * (y + 0.5) + c, d * (x + 0.5) + e * (y + 0.5) + f
+    column = a * (x + 0.5) + b * (y + 0.5) + c
+    row = d * (x + 0.5) + e * (y + 0.5) + f
     return column < 0 or column >= size or row < 0 or row >= size
 
 
 @njit
 def replicated(image: np.ndarray) -> np.ndarray:
-    """With its border repeated around it, which Pillow shows up to half a pixel outside.
+    """An image (3, S, S) with its border repeated around it, (3, S + 2, S + 2).
 
-    (3, S + 2, S + 2)
+    Pillow shows the border up to half a pixel outside.
     """
     size = image.shape[-1]
     padded = np.empty((COLOURS, size + 2, size + 2), np.uint8)
     for colour in range(COLOURS):
         for y in range(size + 2):
-            source, target = image[colour, min(max(y - 1, 0), size - 1)], padded[colour, y]
+            source = image[colour, min(max(y - 1, 0), size - 1)]
+            target = padded[colour, y]
+            target[0] = source[0]
+            target[size + 1] = source[size - 1]
             for x in range(size):
                 target[x + 1] = source[x]
-            target[0], target[size + 1] = source[0], source[size - 1]
     return padded

@@ -30,19 +30,24 @@ class ViewMaker(ViewSpec):
     @classmethod
     def of(cls, num_views: int, pixels: Pixels, augmix: bool, seed: int) -> ViewMaker:
         """Views as a backbone needs them."""
-        return cls(num_views, pixels.size, augmix, seed, pixels.resize, pixels.interpolation)
+        return cls(
+            num_views=num_views,
+            size=pixels.size,
+            augmix=augmix,
+            seed=seed,
+            resize=pixels.resize,
+            interpolation=pixels.interpolation,
+        )
 
     def key(self) -> dict[str, object]:
         """What the views depend on, apart from the image and its index."""
-        other = Pixels(
-            self.size, resize=self.resize, interpolation=self.interpolation
-        ).non_default()
+        pixels = Pixels(self.size, resize=self.resize, interpolation=self.interpolation)
         return {
             "num_views": self.num_views,
             "size": self.size,
             "augmix": self.augmix,
             "seed": self.seed,
-            **other,
+            **pixels.non_default(),
         }
 
     def warm_up(self) -> None:
@@ -64,29 +69,34 @@ class ViewMaker(ViewSpec):
             not rounded.
         """
         if not numba_works():
-            slow = reference.make_views(image, index, self)
+            pillow_views = reference.make_views(image, index, self)
             if out is None:
-                return slow
-            return torch.from_numpy(out).copy_(slow)
+                return pillow_views
+            return torch.from_numpy(out).copy_(pillow_views)
+
         rng = np.random.default_rng([self.seed, index])
         # One row per view: left, top, width and height of the crop in the image; width and height
         # that it is resized to; and the first column and row of that which are used. View 0 is the
         # plain one.
         boxes = np.zeros((self.num_views, 8), np.int64)
         flips = np.zeros(self.num_views, bool)
-        boxes[0, 2:] = *image.size, *self.plain_box(image.size)
-        boxes[1:, :4], flips[1:] = draw_crops(image.size, self.num_views - 1, rng)
+        boxes[0, 2:4] = image.size
+        boxes[0, 4:8] = self.plain_box(image.size)
+        boxes[1:, 0:4], flips[1:] = draw_crops(image.size, self.num_views - 1, rng)
         boxes[1:, 4:6] = self.size
+
         views = self.memory() if out is None else out
         square = (3, self.size, self.size)
         if self.augmix:
+            # The crops are needed only until they are mixed. AugMix has three of them in memory.
             crops = np.empty((3, *square), np.uint8)
             mixed = views
         else:
             crops = views
             mixed = np.empty((0, *square), np.float32)
-        make = compiled_kernels()
-        make(np.array(image), boxes, flips, self.interpolation == "bicubic", rng, crops, mixed)
+        write_views = compiled_kernels()
+        is_bicubic = self.interpolation == "bicubic"
+        write_views(np.array(image), boxes, flips, is_bicubic, rng, crops, mixed)
         return torch.from_numpy(views)
 
     def new_memory(self) -> np.ndarray:
@@ -103,9 +113,9 @@ class ViewMaker(ViewSpec):
             owner = self.free.pop()
         except IndexError:
             owner = self.new_memory()
-        lent = owner.view()
-        weakref.finalize(lent, self.free.append, owner).atexit = False
-        return lent
+        views = owner.view()
+        weakref.finalize(views, self.free.append, owner).atexit = False
+        return views
 
 
 def make_views(
@@ -138,15 +148,15 @@ def make_views(
         Pixel values from 0 to 255 (count, 3, size, size), the plain view first: uint8, or float32
         with AugMix.
     """
-    maker = ViewMaker(count, size, augmix, seed)
+    maker = ViewMaker(num_views=count, size=size, augmix=augmix, seed=seed)
     if out is None:
         return maker(to_rgb(image), index)
-    expected = torch.float32 if augmix else torch.uint8
+    dtype = torch.float32 if augmix else torch.uint8
     shape = (count, 3, size, size)
     is_plain_memory = out.device.type == "cpu" and out.is_contiguous()
-    if tuple(out.shape) != shape or out.dtype != expected or not is_plain_memory:
+    if tuple(out.shape) != shape or out.dtype != dtype or not is_plain_memory:
         raise ValueError(
-            f"out must be a contiguous {expected} tensor {shape} on the CPU, as make_views "
+            f"out must be a contiguous {dtype} tensor {shape} on the CPU, as make_views "
             f"returns it, not {out.dtype} {tuple(out.shape)} on {out.device}"
         )
     maker(to_rgb(image), index, out.numpy())

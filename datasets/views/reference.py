@@ -12,9 +12,67 @@ from torch import Tensor
 
 from .geometry import ViewSpec, draw_crops
 
-CHAINS, LONGEST_CHAIN = 3, 3
-LOWEST_LEVEL, SEVERITY = 0.1, 1.0
-BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+# AugMix at severity 1, see `kernels`
+CHAINS = 3
+LONGEST_CHAIN = 3
+LOWEST_LEVEL = 0.1
+SEVERITY = 1.0
+BILINEAR = Image.Resampling.BILINEAR
+BICUBIC = Image.Resampling.BICUBIC
+
+
+# AugMix's operations. All have the same arguments: the image, the strength as a share of the
+# greatest one, and the direction, 1 or -1; some do not need all of them.
+
+
+def autocontrast(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return ImageOps.autocontrast(image)
+
+
+def equalize(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return ImageOps.equalize(image)
+
+
+def posterize(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return ImageOps.posterize(image, 4 - int(share * 4))
+
+
+def rotate(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return image.rotate(sign * int(share * 30), resample=BILINEAR)
+
+
+def solarize(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return ImageOps.solarize(image, 256 - int(share * 256))
+
+
+def shear_x(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return affine(image, (1, sign * share * 0.3, 0, 0, 1, 0))
+
+
+def shear_y(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return affine(image, (1, 0, 0, sign * share * 0.3, 1, 0))
+
+
+def translate_x(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return translate(image, sign * share, 0)
+
+
+def translate_y(image: Image.Image, share: float, sign: int) -> Image.Image:
+    return translate(image, 0, sign * share)
+
+
+# In this order: a random number is the index of an operation.
+OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
+    autocontrast,
+    equalize,
+    posterize,
+    rotate,
+    solarize,
+    shear_x,
+    shear_y,
+    translate_x,
+    translate_y,
+)
 
 
 def affine(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
@@ -26,22 +84,10 @@ def translate(image: Image.Image, right: float, down: float) -> Image.Image:
 
     Black where nothing is left.
     """
-    left, top = int(right * image.width / 3), int(down * image.width / 3)
+    # Of the width on both axes: views are square.
+    left = int(right * image.width / 3)
+    top = int(down * image.width / 3)
     return image.crop((left, top, left + image.width, top + image.height))
-
-
-# (image, strength as a share, sign)
-OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
-    lambda image, share, sign: ImageOps.autocontrast(image),
-    lambda image, share, sign: ImageOps.equalize(image),
-    lambda image, share, sign: ImageOps.posterize(image, 4 - int(share * 4)),
-    lambda image, share, sign: image.rotate(sign * int(share * 30), resample=BILINEAR),
-    lambda image, share, sign: ImageOps.solarize(image, 256 - int(share * 256)),
-    lambda image, share, sign: affine(image, (1, sign * share * 0.3, 0, 0, 1, 0)),  # shear x
-    lambda image, share, sign: affine(image, (1, 0, 0, sign * share * 0.3, 1, 0)),  # shear y
-    lambda image, share, sign: translate(image, sign * share, 0),
-    lambda image, share, sign: translate(image, 0, sign * share),
-)
 
 
 def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float, Image.Image]]:
@@ -49,22 +95,25 @@ def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float
     weight.
     """
     weights = rng.dirichlet(np.ones(CHAINS))
-    keep = rng.beta(1, 1)
-    yield keep, image
+    image_weight = rng.beta(1, 1)
+    yield image_weight, image
     for weight in weights:
         chain = image
         for _ in range(rng.integers(1, LONGEST_CHAIN + 1)):
+            # Drawn in the order in which the kernels draw.
             operation = OPERATIONS[rng.integers(len(OPERATIONS))]
-            chain = operation(
-                chain, rng.uniform(LOWEST_LEVEL, SEVERITY) / 10, (-1, 1)[rng.integers(2)]
-            )
-        yield (1 - keep) * weight, chain
+            share = rng.uniform(LOWEST_LEVEL, SEVERITY) / 10
+            sign = (-1, 1)[rng.integers(2)]
+            chain = operation(chain, share, sign)
+        yield (1 - image_weight) * weight, chain
 
 
 def plain_view(image: Image.Image, spec: ViewSpec) -> Image.Image:
+    """The image, resized and cut from its centre, as CLIP's own preprocessing does."""
     width, height, left, top = spec.plain_box(image.size)
-    whole = image.resize((width, height), BICUBIC if spec.interpolation == "bicubic" else BILINEAR)
-    return whole.crop((left, top, left + spec.size, top + spec.size))
+    resample = BICUBIC if spec.interpolation == "bicubic" else BILINEAR
+    resized = image.resize((width, height), resample)
+    return resized.crop((left, top, left + spec.size, top + spec.size))
 
 
 def crops(
@@ -78,14 +127,25 @@ def crops(
 
     They are cropped before they are resized, as torchvision does: resizing a box would let the
     filter see what lies around it.
+
+    Args:
+        image: An RGB image.
+        count: Number of crops.
+        size: Pixels per side of a crop after resizing.
+        rng: Where the random numbers come from.
+        resample: Pillow's filter.
     """
-    for (left, top, width, height), flip in zip(*draw_crops(image.size, count, rng), strict=True):
-        view = image.crop((left, top, left + width, top + height)).resize((size, size), resample)
-        yield view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view
+    boxes, flips = draw_crops(image.size, count, rng)
+    for (left, top, width, height), flip in zip(boxes, flips, strict=True):
+        crop = image.crop((left, top, left + width, top + height))
+        view = crop.resize((size, size), resample)
+        if flip:
+            view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        yield view
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """uint8 (3, H, W)"""
+    """An RGB image as uint8 (3, H, W)."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
