@@ -72,6 +72,10 @@ class Dataset:
     # Where few-shot lists are kept; None: they are drawn every time.
     fewshot_folder: Path | None = None
 
+    @classmethod
+    def check_root(cls, root: str | Path) -> None:
+        """Raises DataError if the root is no folder and the set needs one. It reads no images."""
+
     def __init__(
         self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
     ) -> None:

@@ -173,12 +173,21 @@ class FileDataset(Dataset):
         """The datum of the image at `path` below the image folder."""
         return Datum(impath=str(self.image_dir / path), label=label, classname=classname)
 
+    @classmethod
+    def check_root(cls, root: str | Path) -> None:
+        folder = Path(root).expanduser()
+        if folder.is_dir():
+            return
+        held = f"{cls.folder}/" if cls.folder else "your images"
+        remedy = ""
+        if cls.can_be_downloaded():
+            remedy = f", or {cls.next_step(folder)}{EMBEDDED_DATA}"
+        raise DataError(f"data root {folder} is not a folder: give the one that holds {held} with "
+                        f"--root or DATASET.ROOT{remedy}")
+
     def check_folders(self) -> None:
         """Names the folder that is missing and suggests the right root."""
-        if not self.root.is_dir():
-            held = f"{self.folder}/" if self.folder else "your images"
-            raise DataError(f"data root {self.root} is not a folder: give the one that holds "
-                            f"{held} with --root or DATASET.ROOT{self.without_data()}")
+        self.check_root(self.root)
         is_set = self.root.name and self.root.name in (self.folder, self.tpt_folder())
         if is_set and not self.dataset_dir.is_dir():
             raise DataError(f"{self.root} is not the data root: give the folder above, "
@@ -195,12 +204,6 @@ class FileDataset(Dataset):
                 raise DataError(f"{self.name()} {what}: there is no folder {folder}; correct "
                                 f"--root or DATASET.ROOT, or {self.next_step(self.root)}"
                                 f"{EMBEDDED_DATA}")
-
-    def without_data(self) -> str:
-        """The rest of a message where there is no data root yet."""
-        if not self.can_be_downloaded():
-            return ""
-        return f", or {self.next_step(self.root)}{EMBEDDED_DATA}"
 
     def check_files(self, items: Sequence[Datum]) -> None:
         """Raises DataError if images are missing. In TPT's layout it says what is there instead."""

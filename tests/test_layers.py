@@ -99,11 +99,12 @@ def test_usage_errors_do_not_import_torch():
     lines = "import promptcal.datasets, promptcal.datasets.utils.cli, promptcal.datasets.utils.files, " \
             "promptcal.trainers.config, promptcal.trainers.registry, promptcal.tools.train as train, sys\n" \
             "import promptcal.tools.predict, promptcal.tools.report, promptcal.tools.reproduce\n" \
-            "for words in (['--trainer', 'Sock'], ['--trainer', 'SoC', '--config-file', 'nowhere']):\n" \
+            "data = ['--trainer', 'SoC', '--dataset-config-file', 'dtd', '--root', '/nowhere']\n" \
+            "for words in (['--trainer', 'Sock'], ['--trainer', 'SoC', '--config-file', 'nowhere'], data):\n" \
             "    try: train.main(words)\n" \
             "    except ValueError as error: print(error, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True)
-    assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["False", "False"]
+    assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["False"] * 3
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -167,6 +167,16 @@ def test_a_script_runs_in_a_clone_without_links(clone: Path):
     assert "the clone" in run(sys.executable, "tools/train.py", "--help", cwd=clone)
 
 
+@pytest.mark.parametrize("tool", ["train.py", "check_data.py"])
+def test_a_script_outside_of_the_environment_gets_one_line(tool: str):
+    """-S leaves out what is installed."""
+    environment = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run([sys.executable, "-S", PROJECT / "tools" / tool], env=environment,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert re.match(r"error: \S+ has no torch, .*yacs.*: activate the environment, or run pip install -e \. ", done.stderr)
+
+
 def test_the_version_is_the_same_everywhere():
     """Its home is `.package/promptcal/__init__.py`."""
     metadata = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

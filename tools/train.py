@@ -15,11 +15,13 @@ from typing import NamedTuple
 if __name__ == "__main__":  # import the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
+from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.help import help_text
+from promptcal.trainers.config.layers import dataset_layers
 from promptcal.trainers.config.names import path_safe
 from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.config.settings import effective_settings, leaves
@@ -58,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(help_text(args.help_settings or args.trainer))
         return
     log_to_terminal()
+    check_root(args)
     # All configs are made, and refused if need be, before the first run begins.
     swept_pairs = args.sweep.pairs if args.sweep else [[]]
     seeds_to_run = args.seed or [None]
@@ -111,6 +114,17 @@ def check_flags(args: argparse.Namespace) -> None:
         raise ConfigError(
             "--resume FOLDER continues one run, which has its settings: leave --sweep out"
         )
+
+
+def check_root(args: argparse.Namespace) -> None:
+    """Refuses a --root that is no folder, before the trainer imports torch, which takes seconds."""
+    is_overridden = any(opt.startswith(("DATASET.NAME", "DATASET.ROOT")) for opt in args.opts)
+    if not args.root or is_overridden:
+        return
+    for _, settings in dataset_layers(args.dataset_config_file):
+        for key, value in settings:
+            if key == "DATASET.NAME" and value in DATASET_REGISTRY:
+                DATASET_REGISTRY.get(str(value)).check_root(args.root)
 
 
 def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:

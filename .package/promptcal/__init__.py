@@ -6,11 +6,21 @@
     print(pc.evaluate("SoC", model, "LandCover"))            # a whole run
     pc.adapt("SoC", model, ["forest", "river"], "tile.png")  # one image
 """
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 __version__ = "1.1.0"
+
+# Before anything imports them: a script outside of the environment gets one line.
+REQUIRED = ("torch", "torchvision", "clip", "yacs", "numpy", "PIL", "numba", "tqdm", "tabulate")
+absent = [name for name in REQUIRED if find_spec(name) is None]
+if absent and Path(sys.argv[0]).resolve().parent.name == "tools":
+    print(f"error: {sys.executable} has no {', '.join(absent)}: activate the environment, or run "
+          f"pip install -e . in the checkout", file=sys.stderr)
+    raise SystemExit(2)
 
 # The parts are links to folders at the top of a checkout. Where links are not supported, look there
 # directly.
