@@ -15,7 +15,7 @@ from typing import Any
 __version__ = "1.1.0"
 
 # Before anything imports them: a script outside of the environment gets one line.
-REQUIRED = ("torch", "torchvision", "clip", "yacs", "numpy", "PIL", "numba", "tqdm", "tabulate")
+REQUIRED = ("torch", "torchvision", "clip", "yacs", "numpy", "PIL", "tqdm", "tabulate")
 absent = [name for name in REQUIRED if find_spec(name) is None]
 if absent and Path(sys.argv[0]).resolve().parent.name == "tools":
     print(f"error: {sys.executable} has no {', '.join(absent)}: activate the environment, or run "
