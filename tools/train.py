@@ -123,7 +123,7 @@ def check_root(args: argparse.Namespace) -> None:
         return
     for _, settings in dataset_layers(args.dataset_config_file):
         for key, value in settings:
-            if key == "DATASET.NAME" and value in DATASET_REGISTRY:
+            if key == "DATASET.NAME" and str(value) in DATASET_REGISTRY:
                 DATASET_REGISTRY.get(str(value)).check_root(args.root)
 
 
