@@ -119,6 +119,9 @@ def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
                 if row.label == "Zero-shot":
                     assert all(cell is None or "±" not in cell.spread for cell in row.entries), table.name
     assert "±" in entry(main_table(tmp_path), "ECE", "SoC", "UCF101").spread
+    for table in report_on(tmp_path).tables:
+        spreads = [cell.spread for block in table.blocks for row in block.rows for cell in row.entries if cell]
+        assert ("±" in table.caption) == any("±" in spread for spread in spreads), table.name
 
 
 def test_captions_notes_and_sources(tmp_path):
@@ -128,6 +131,7 @@ def test_captions_notes_and_sources(tmp_path):
     tables = report_on(tmp_path).tables
     tex = (tmp_path / "report" / "tables.tex").read_text(encoding="utf-8")
     captions = re.findall(r"\\caption\{(.*)\}\n", tex)
+    assert not any("±" in caption for caption in captions)  # one seed
     assert len(captions) == len(tables)
     for caption in captions:
         assert len(re.findall(r"[.!?](?=\s|$)", caption)) <= 2, caption

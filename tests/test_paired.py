@@ -7,6 +7,7 @@ from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.intervals import Estimate
 from promptcal.trainers.functional.significance import compare_calibration, holm, shaffer
 from promptcal.trainers.report.pairs import ASSUMPTIONS, Pair, PairTests, find_baseline, pairs_table
+from promptcal.trainers.report.render import latex
 from promptcal.trainers.report.table_model import Entry
 from promptcal.trainers.report.verdict import judge, pair_sentence
 
@@ -42,6 +43,9 @@ def test_pairs_agree_with_the_formulas_on_one_data_set(tmp_path):
     assert "Shaffer over 3" in table.notes[0] and ASSUMPTIONS in table.notes
     assert Entry(-0.04, low=-0.9, high=-0.01, signed=True).spread == "[-0.9, +0.0]"  # no minus before zero
     assert pairs_table(grid, "pairs", "", []) is None
+    head = latex(table).partition(r"\midrule")[0]  # short headers, explained in the caption
+    assert r"& Over 1 & Over 2 & $\Delta$ over" in head and "over: over-confidence" in head
+    assert all(len(column) <= 8 for column in table.short_columns) and "Over-confidence, first" in table.columns
 
 
 def test_families_are_corrected_each_by_its_method(tmp_path):

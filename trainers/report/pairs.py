@@ -31,6 +31,15 @@ COLUMNS = (
     "Debiased RMS error, first", "Debiased RMS error, second", "Difference of squares",
     "p, calibration", "Accuracy difference", "p, accuracy", "Images", "Clusters",
 )
+# In LaTeX, so that the labels are not wider than the numbers below them.
+SHORT_COLUMNS = (
+    "Over 1", "Over 2", "Δ over", "RMS 1", "RMS 2", "Δ RMS²", "p cal", "Δ acc", "p acc", "Images",
+    "Clusters",
+)
+SHORT_COLUMNS_FACT = (
+    "1 and 2: first and second method, Δ: difference, over: over-confidence (points), RMS: "
+    "debiased RMS error (%), RMS²: its square (squared points), cal: calibration, acc: accuracy"
+)
 COLUMN_NOTE = (
     "Differences are second − first, with 95 % intervals for each pair alone. Over-confidence: "
     "mean confidence − accuracy, in points. Debiased RMS error in percent: √D, where D is the mean "
@@ -347,7 +356,14 @@ def find_baseline(grid: Grid, name: str) -> Row | None:
 
 
 def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Table | None:
-    """Pairs as a table; None if there are none."""
+    """Pairs as a table; None if there are none.
+
+    Args:
+        grid: The table whose rows are compared.
+        name: Of the table of pairs.
+        title: Of the table of pairs.
+        pairs: One family of tests, corrected.
+    """
     if not pairs:
         return None
     rows = [pair_row(pair) for pair in pairs]
@@ -367,7 +383,10 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
         "differences are second − first with 95 % intervals",
         "bold: p below 0.05",
     ]
-    return Table(name, title, list(COLUMNS), [RowBlock("Pair", rows)], notes, facts)
+    return Table(
+        name, title, list(COLUMNS), [RowBlock("Pair", rows)], notes, facts,
+        short_columns=SHORT_COLUMNS, short_columns_fact=SHORT_COLUMNS_FACT,
+    )
 
 
 def pair_row(pair: Pair) -> TableRow:

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from ...datasets.utils.files import no_formula
 from .sentences import plain_text
-from .table_model import Entry, Table, TableRow
+from .table_model import Entry, Table, TableRow, with_short_columns
 
 LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}. Notes on tables: tables_notes.tex.
 \providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
@@ -90,6 +90,7 @@ def latex(table: Table) -> str:
     Its notes are comments, so that the text can be pasted as it is. It takes one column of a
     two-column page if it fits, and is scaled down if it is too wide.
     """
+    table = with_short_columns(table)
     environment = "table" if fits_one_column(table) else "table*"
     width = len(table.columns)
     columns = " & ".join(escape_latex(column) for column in table.columns)

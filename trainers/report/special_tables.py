@@ -20,7 +20,7 @@ from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE
 from .sentences import images_fact
 from .table_model import Entry, RowBlock, Table, TableRow, fact_sentences
-from .tables import temperature_note
+from .tables import entries_of, temperature_note
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 THIRDS = ("least alike third", "middle third", "most alike third", "all")
@@ -41,10 +41,6 @@ CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ac
 POSTHOC_TABLE = ("ece_sals", "ece_temperature")
 SCORES = ("brier", "nll")
 
-INTERVAL_FACTS = (
-    "brackets: 95 % interval of one run",
-    "± is the sample standard deviation over seeds",
-)
 DECISION_NOTE = (
     f"Accuracy above {SURE:g}: of the predictions whose confidence exceeds {SURE:g}. Errors at "
     f"{100 * COVERAGE:g} % coverage: error rate of the most confident {100 * COVERAGE:g} % of the "
@@ -100,7 +96,7 @@ def single_run_table(
     for column in grid.columns:
         rows = single_run_rows(grid.cells_on(column), present, kinds)
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
-    facts = [counted(grid.bins, "bin"), *INTERVAL_FACTS]
+    facts = [counted(grid.bins, "bin"), *interval_facts(blocks)]
     words = [fact_sentences(facts), *notes]
     if "ece_temperature" in present:
         words.append(temperature_note(grid))
@@ -109,6 +105,17 @@ def single_run_table(
     if has_groups(grid):
         words.append(GROUPS_NOTE)
     return Table(name, title, labels, blocks, words, facts)
+
+
+def interval_facts(blocks: Sequence[RowBlock]) -> list[str]:
+    """What brackets and ± mean, of those that a cell has."""
+    spreads = [entry.spread for entry in entries_of(blocks)]
+    facts = []
+    if any(spread.startswith("[") for spread in spreads):
+        facts.append("brackets: 95 % interval of one run")
+    if any(spread.startswith("±") for spread in spreads):
+        facts.append("± is the sample standard deviation over seeds")
+    return facts
 
 
 def single_run_rows(

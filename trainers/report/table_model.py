@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -88,6 +88,9 @@ class Table:
         blocks: Of rows.
         notes: Sentences below the table. LaTeX has them in a file of their own.
         facts: What the caption says besides the title, in its second sentence: images, bins, marks.
+        short_columns: Labels of the columns in LaTeX, where `columns` are much wider than the
+            cells; () if they are not.
+        short_columns_fact: What these labels mean, for the caption.
     """
 
     name: str
@@ -96,6 +99,8 @@ class Table:
     blocks: list[RowBlock]
     notes: list[str] = field(default_factory=list)
     facts: Sequence[str] = ()
+    short_columns: Sequence[str] = ()
+    short_columns_fact: str = ""
 
     @property
     def caption(self) -> str:
@@ -104,6 +109,14 @@ class Table:
         if self.facts:
             sentences.append(f"{'; '.join(self.facts)}.")
         return " ".join(sentences)
+
+
+def with_short_columns(table: Table) -> Table:
+    """The table with the short labels of its columns and a caption that explains them."""
+    if not table.short_columns:
+        return table
+    facts = [*table.facts, table.short_columns_fact]
+    return replace(table, columns=list(table.short_columns), facts=facts)
 
 
 def fact_sentences(facts: Sequence[str]) -> str:

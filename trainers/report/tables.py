@@ -190,7 +190,7 @@ def spread_facts(
 ) -> list[str]:
     """What ± means, if any entry has it."""
     for entry in entries_of(blocks):
-        if entry.std is not None:
+        if entry.spread.startswith("±"):
             return [seeds_words(cells)]
     return []
 
