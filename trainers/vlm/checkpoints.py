@@ -82,23 +82,26 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, file_size: int) -> None:
-        super().__init__(
-            io.BytesIO(read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)), encoding="latin1"
-        )
-        self.archive, self.folder = archive, folder
+        pickled = read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)
+        super().__init__(io.BytesIO(pickled), encoding="latin1")
+        self.archive = archive
+        self.folder = folder
         self.left = FREE + GROWTH * file_size  # bytes that data and tensors may still take
         self.storages: dict[str, Tensor] = {}
-        self.known: dict[tuple[str, str], Any] = {
+        # What stands for the names in a file that are not stand-ins.
+        self.replacements: dict[tuple[str, str], Any] = {
             ("torch._utils", "_rebuild_tensor"): self.view,
             ("torch._utils", "_rebuild_tensor_v2"): self.view,
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
-            ("torch", "Size"): lambda size=(): size,
-            ("collections", "OrderedDict"): lambda *_: {},
-            ("collections", "defaultdict"): lambda *_: {},
-            **{("torch", name): dtype for name, dtype in STORAGE_DTYPES.items()},
+            ("torch._utils", "_rebuild_parameter"): first_argument,
+            ("torch", "Size"): plain_size,
+            ("collections", "OrderedDict"): empty_dict,
+            ("collections", "defaultdict"): empty_dict,
         }
+        for name, dtype in STORAGE_DTYPES.items():
+            self.replacements["torch", name] = dtype
 
     def take(self, count: int) -> None:
+        """Counts bytes that data or a tensor takes, and refuses the file if they are too many."""
         self.left -= count
         if self.left < 0:
             raise WeightsError("its tensors claim far more numbers than the file holds")
@@ -110,8 +113,10 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
             self.take(len(data))
             if len(data) < numel * dtype.itemsize:
                 raise WeightsError("the file is truncated: a tensor's data is incomplete")
-            self.storages[key] = torch.tensor([], dtype=dtype) if not numel else torch.frombuffer(
-                bytearray(data), dtype=dtype, count=numel)
+            if numel == 0:  # torch.frombuffer refuses it
+                self.storages[key] = torch.tensor([], dtype=dtype)
+            else:
+                self.storages[key] = torch.frombuffer(bytearray(data), dtype=dtype, count=numel)
         elif self.storages[key].dtype != dtype or self.storages[key].numel() != numel:
             raise WeightsError("it is damaged: the sizes of its tensors disagree")
         return self.storages[key]
@@ -120,19 +125,22 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
     ) -> Tensor:
         """A copy of a part of a storage, after checking that the part lies inside."""
-        if not len(size) == len(stride) <= MOST_PARTS or not all(
-            type(number) is int and 0 <= number < 1 << 48 for number in (offset, *size, *stride)
-        ):
+        numbers = (offset, *size, *stride)
+        are_numbers = all(type(number) is int and 0 <= number < 1 << 48 for number in numbers)
+        if len(size) != len(stride) or len(size) > MOST_PARTS or not are_numbers:
             raise WeightsError("a tensor of the file has no proper shape")
         count = math.prod(size)
-        last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+        last = offset
+        for length, step in zip(size, stride, strict=True):
+            last += (length - 1) * step
         if count and last >= storage.numel():
             raise WeightsError("a tensor of the file reaches beyond its data")
         self.take(count * storage.element_size())
         return storage.as_strided(size, stride, offset).clone()
 
     def find_class(self, module: str, name: str) -> Any:
-        return self.known.get((module, name), StandIn)
+        """A replacement, or a stand-in for any other name: nothing is ever imported."""
+        return self.replacements.get((module, name), StandIn)
 
     def persistent_load(self, pid: Any) -> Tensor:
         """`("storage", dtype, key, device, count)`."""
@@ -169,8 +177,8 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         """
         target = self.stack[-1]
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if isinstance(target, dict) and isinstance(key, str | int | float) and (
-                    not isinstance(key, int) or key.bit_length() <= 64):
+            is_short_int = isinstance(key, int) and key.bit_length() <= 64
+            if isinstance(target, dict) and (is_short_int or isinstance(key, str | float)):
                 target[key] = value
 
     def load_additems(self) -> None:
@@ -195,8 +203,29 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         del dispatch[opcode[0]]  # torch writes none of them
 
 
+# Replacements for functions that a file names, with the arguments that the pickle has for them.
+
+
+def first_argument(tensor: Any, *_: Any) -> Any:
+    return tensor
+
+
+def plain_size(size: Any = ()) -> Any:
+    return size
+
+
+def empty_dict(*_: Any) -> dict[Any, Any]:
+    return {}
+
+
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """A file within a zip file, after checking the size it would unpack to."""
+    """A file within a zip file, after checking the size it would unpack to.
+
+    Args:
+        archive: The zip file.
+        name: Of the file in it.
+        limit: Bytes that it may unpack to.
+    """
     try:
         info = archive.getinfo(name)
     except KeyError as error:
@@ -227,17 +256,18 @@ def read_checkpoint(path: str | Path) -> Any:
                     "current torch, torch.save(torch.load(FILE), NEW)"
                 )
         with zipfile.ZipFile(path) as archive:
-            folder = next(
-                (n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None
-            )
-            if folder is None:
+            pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            if not pickles:
                 raise WeightsError("it is a zip file but holds no PyTorch data")
+            folder = pickles[0].removesuffix("data.pkl")
             return TensorUnpickler(archive, folder, path.stat().st_size).load()
     except WeightsError as error:
         raise WeightsError(f"cannot read {path}: {error}") from error
     except Exception as error:  # damaged files fail in many ways
-        raise WeightsError(f"cannot read {path}: it is damaged or not a PyTorch file "
-                           f"({type(error).__name__}: {one_line(error, 300)})") from error
+        raise WeightsError(
+            f"cannot read {path}: it is damaged or not a PyTorch file ({type(error).__name__}: "
+            f"{one_line(error, 300)})"
+        ) from error
 
 
 def tensors_by_name(content: Any) -> dict[str, Tensor]:
@@ -245,20 +275,20 @@ def tensors_by_name(content: Any) -> dict[str, Tensor]:
     dotted name. Each dict is visited once: a few that hold each other twice would otherwise have a
     billion names.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     waiting = [("", content)]
     while waiting:
         name, value = waiting.pop()
-        value = value.state if isinstance(value, StandIn) else value
+        if isinstance(value, StandIn):
+            value = value.state
         if len(name) > LONGEST_NAME:
             raise WeightsError("the weight file nests its tensors too deeply: it is not a model's")
         if isinstance(value, Tensor):
-            found[name] = value
+            tensors[name] = value
         elif isinstance(value, dict) and id(value) not in seen:
             seen.add(id(value))
-            below = f"{name}." if name else ""
-            waiting += [
-                (f"{below}{one_line(key, 200)}", part) for key, part in reversed(value.items())
-            ]
-    return found
+            prefix = f"{name}." if name else ""
+            for key, part in reversed(value.items()):  # the last is visited first
+                waiting.append((f"{prefix}{one_line(key, 200)}", part))
+    return tensors

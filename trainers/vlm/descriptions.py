@@ -14,14 +14,19 @@ from ...datasets.utils.errors import DataError, first_five, one_line
 from ...datasets.utils.files import is_printable, read_regular
 from .tokenizer import clean_name
 
-AUTO, SENTENCES, PHRASES = "auto", "sentences", "phrases"
-# Bytes, and texts per class: ten times the largest public file
-LARGEST_FILE, MOST_TEXTS = 1 << 26, 1000
+# Forms of descriptions
+AUTO = "auto"
+SENTENCES = "sentences"
+PHRASES = "phrases"
+# Ten times the largest public file
+LARGEST_FILE = 1 << 26  # bytes
+MOST_TEXTS = 1000  # per class
 SHAPE = 'it must be {"class name": ["text", ...], ...} in JSON'
-# The first word of a phrase decides how it follows "which"; by default "which has".
-ARTICLES = {"a", "an", "the", "used", "made", "found"}  # which is
-# Which
-VERBS = {"is", "are", "has", "have", "may", "can", "often", "usually", "typically", "sometimes"}
+# The first word of a phrase decides what comes before it; otherwise "which has".
+AFTER_WHICH_IS = {"a", "an", "the", "used", "made", "found"}
+AFTER_WHICH = {
+    "is", "are", "has", "have", "may", "can", "often", "usually", "typically", "sometimes",
+}
 
 
 @dataclass(frozen=True)
@@ -39,46 +44,78 @@ def read_descriptions(file: str, classnames: Sequence[str], form: str = AUTO) ->
 
     Its names match with `_` for spaces and, where no name matches exactly, in any case. Phrases
     become sentences that begin with the class name.
+
+    Args:
+        file: A path.
+        classnames: The classes in their order.
+        form: SENTENCES, PHRASES, or AUTO: sentences if half of the texts or more look like it.
     """
     content = _content(file)
-    found = _parse(content, file)
-    exact = {clean_name(name): name for name in found}
-    folded = {name.casefold(): key for name, key in exact.items()}
-    keys = [
-        exact.get(clean_name(name), folded.get(clean_name(name).casefold())) for name in classnames
-    ]
-    if missing := [name for name, key in zip(classnames, keys, strict=True) if key is None]:
+    texts_by_name = _parse(content, file)
+    listed = _texts_of_classes(texts_by_name, classnames, file)
+    if form == AUTO:
+        form = _form_of(listed, classnames)
+    if form == PHRASES:
+        sentences = []
+        for name, texts in zip(classnames, listed, strict=True):
+            of_class = [from_phrase(clean_name(name), text) for text in texts]
+            if not of_class:  # a class without phrases is its name, as in DCLIP
+                of_class = [clean_name(name)]
+            sentences.append(of_class)
+        listed = sentences
+    else:
+        empty = [name for name, texts in zip(classnames, listed, strict=True) if not texts]
+        if empty:
+            raise DataError(
+                f"{file} (PROMPT.DESCRIPTIONS) has an empty list for {first_five(empty)}: add a "
+                "sentence"
+            )
+    return Descriptions(file, hashlib.sha256(content).hexdigest()[:16], form, listed)
+
+
+def _texts_of_classes(
+    texts_by_name: dict[str, list[str]], classnames: Sequence[str], file: str,
+) -> list[list[str]]:
+    """The texts of each class, refused if a class has none."""
+    names = {clean_name(name): name for name in texts_by_name}
+    folded_names = {name.casefold(): key for name, key in names.items()}
+    listed = []
+    missing = []
+    for classname in classnames:
+        cleaned = clean_name(classname)
+        key = names.get(cleaned, folded_names.get(cleaned.casefold()))
+        if key is None:
+            missing.append(classname)
+        else:
+            listed.append(texts_by_name[key])
+    if missing:
         raise DataError(
             f"{file} (PROMPT.DESCRIPTIONS) has no texts for {len(missing)} of {len(classnames)} "
-            f"classes: {first_five(missing)}; it has {len(found)} names, such as "
-            f"{first_five(list(found)[:3])}"
+            f"classes: {first_five(missing)}; it has {len(texts_by_name)} names, such as "
+            f"{first_five(list(texts_by_name)[:3])}"
         )
-    listed = [found[key] for key in keys if key is not None]
-    if form == AUTO:
-        judged = [
-            is_sentence(text, clean_name(name))
-            for name, texts in zip(classnames, listed, strict=True)
-            for text in texts
-        ]
-        form = SENTENCES if 2 * sum(judged) >= len(judged) > 0 else PHRASES
-    if form == PHRASES:  # a class without phrases is its name, as in DCLIP
-        listed = [[from_phrase(clean_name(name), text) for text in texts] or [clean_name(name)]
-                  for name, texts in zip(classnames, listed, strict=True)]
-    elif empty := [name for name, texts in zip(classnames, listed, strict=True) if not texts]:
-        raise DataError(
-            f"{file} (PROMPT.DESCRIPTIONS) has an empty list for {first_five(empty)}: add a "
-            "sentence"
-        )
-    return Descriptions(file, hashlib.sha256(content).hexdigest()[:16], form, listed)
+    return listed
+
+
+def _form_of(listed: Sequence[Sequence[str]], classnames: Sequence[str]) -> str:
+    """SENTENCES if half of the texts or more are sentences, otherwise PHRASES."""
+    total = 0
+    sentences = 0
+    for name, texts in zip(classnames, listed, strict=True):
+        for text in texts:
+            total += 1
+            sentences += is_sentence(text, clean_name(name))
+    if total > 0 and 2 * sentences >= total:
+        return SENTENCES
+    return PHRASES
 
 
 def is_sentence(text: str, name: str) -> bool:
     """A sentence names the class, or begins with a capital letter and ends with a full stop; a
     phrase does neither.
     """
-    return name.casefold() in text.casefold() or (
-        text[0].isupper() and text.endswith((".", "!", "?"))
-    )
+    names_class = name.casefold() in text.casefold()
+    return names_class or (text[0].isupper() and text.endswith((".", "!", "?")))
 
 
 def from_phrase(name: str, phrase: str) -> str:
@@ -86,7 +123,12 @@ def from_phrase(name: str, phrase: str) -> str:
     code writes "which is" before any word that begins with an a.
     """
     first = phrase.split()[0].casefold()
-    link = "which is" if first in ARTICLES else "which" if first in VERBS else "which has"
+    if first in AFTER_WHICH_IS:
+        link = "which is"
+    elif first in AFTER_WHICH:
+        link = "which"
+    else:
+        link = "which has"
     return f"{name}, {link} {phrase.rstrip('.')}."
 
 
@@ -100,26 +142,27 @@ def _content(file: str) -> bytes:
 
 
 def _parse(content: bytes, file: str) -> dict[str, list[str]]:
-    """The file's content, each text on one line."""
+    """The file's content, each text on one line; texts without a word are left out."""
     def without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
         counts = Counter(clean_name(name) for name, _ in pairs)
-        if repeated := [name for name, count in counts.items() if count > 1]:
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
             raise DataError(
                 f"{file} (PROMPT.DESCRIPTIONS) has these names twice: {first_five(repeated)}"
             )
         return dict(pairs)
 
     try:
-        found = json.loads(content.decode("utf-8-sig"), object_pairs_hook=without_repeats)
+        texts_by_name = json.loads(content.decode("utf-8-sig"), object_pairs_hook=without_repeats)
     except DataError:
         raise
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"{file} (PROMPT.DESCRIPTIONS) is not JSON ({one_line(error, 200)}): {SHAPE}"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(texts_by_name, dict):
         raise DataError(f"{file} (PROMPT.DESCRIPTIONS) holds no names: {SHAPE}")
-    for name, texts in found.items():
+    for name, texts in texts_by_name.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise DataError(
                 f"{file} (PROMPT.DESCRIPTIONS) has no list of texts for {name!r}: {SHAPE}"
@@ -129,10 +172,15 @@ def _parse(content: bytes, file: str) -> dict[str, list[str]]:
                 f"{file} (PROMPT.DESCRIPTIONS) has {len(texts)} texts for {name!r}: at most "
                 f"{MOST_TEXTS}"
             )
-        found[name] = [line for text in texts if (line := " ".join(text.split()))]
-        if bad := next((text for text in found[name] if not is_printable(text)), None):
-            raise DataError(
-                f"{file} (PROMPT.DESCRIPTIONS) has control characters or broken Unicode in a text "
-                f"of {name!r}: {bad!r:.80}"
-            )
-    return found
+        lines = []
+        for text in texts:
+            line = " ".join(text.split())
+            if not is_printable(line):
+                raise DataError(
+                    f"{file} (PROMPT.DESCRIPTIONS) has control characters or broken Unicode in a "
+                    f"text of {name!r}: {line!r:.80}"
+                )
+            if line:
+                lines.append(line)
+        texts_by_name[name] = lines
+    return texts_by_name

@@ -34,8 +34,10 @@ class NearestWords:
     @property
     def cells(self) -> list[str]:
         """For a table."""
-        return [", ".join(f"{word} {value:.2f}" for word, value in listed) for listed in
-                (self.by_cosine, self.by_distance)]
+        cells = []
+        for nearest in (self.by_cosine, self.by_distance):
+            cells.append(", ".join(f"{word} {value:.2f}" for word, value in nearest))
+        return cells
 
 
 @torch.no_grad()
@@ -43,7 +45,8 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
     """For each vector of a context (n, width) the nearest `count` tokens of the backbone's
     vocabulary, control tokens left out.
     """
-    embedding, decode = getattr(backbone, "embedding", None), backbone.tokenizer.decode
+    embedding = getattr(backbone, "embedding", None)
+    decode = backbone.tokenizer.decode
     if not isinstance(embedding, nn.Embedding) or decode is None:
         raise WeightsError(
             "this backbone has no table of token embeddings with a tokenizer that reads them back: "
@@ -55,26 +58,29 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
             f"the context has shape {tuple(context.shape)}, but this backbone's tokens have "
             f"{table.shape[1]} numbers: give the backbone that it was learnt with"
         )
-    left_out = torch.tensor(
-        sorted(t for t in backbone.tokenizer.control if t < len(table)), device=table.device
-    )
+    control = sorted(token for token in backbone.tokenizer.control if token < len(table))
+    left_out = torch.tensor(control, device=table.device)
     directions = F.normalize(table, dim=-1)
 
-    def listed(scores: Tensor, sign: int) -> list[tuple[str, float]]:
+    def best_words(scores: Tensor) -> list[tuple[str, float]]:
+        """The tokens of the highest scores (tokens,), which are text, with their scores."""
         best = scores.topk(min(count, len(table) - len(left_out)))
-        return [(one_line(decode(token), 40).strip() or f"token {token}", sign * value)
-                for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+        words = []
+        for token, score in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            word = one_line(decode(token), 40).strip() or f"token {token}"
+            words.append((word, score))
+        return words
 
-    found = []
+    words_of_vectors = []
     for vectors in context.to(table).split(AT_ONCE):
-        cosines, distances = (
-            F.normalize(vectors, dim=-1) @ directions.T,
-            torch.cdist(vectors, table),
-        )
-        for near, far in zip(cosines, distances, strict=True):
-            near[left_out], far[left_out] = -torch.inf, torch.inf
-            found.append(NearestWords(listed(near, 1), listed(-far, -1)))
-    return found
+        cosines = F.normalize(vectors, dim=-1) @ directions.T
+        distances = torch.cdist(vectors, table)
+        cosines[:, left_out] = -torch.inf
+        distances[:, left_out] = torch.inf
+        for cosine, distance in zip(cosines, distances, strict=True):
+            by_distance = [(word, -score) for word, score in best_words(-distance)]
+            words_of_vectors.append(NearestWords(best_words(cosine), by_distance))
+    return words_of_vectors
 
 
 def prompt_table(source: str, backbone: str = "") -> str:
@@ -92,19 +98,19 @@ def prompt_table(source: str, backbone: str = "") -> str:
             f"the context in {source} has shape {tuple(stored.context.shape)} or numbers that are "
             "not finite: it must be (n_ctx, width), or (classes, n_ctx, width)"
         )
-    n_ctx, per_class = stored.context.shape[-2], stored.context.dim() == 3
-    found = nearest_words(
-        stored.context.flatten(0, -2), as_backbone(load_clip(name, torch.device("cpu")))
-    )
-    rows = [
-        [*([at // n_ctx] if per_class else []), at % n_ctx + 1, *near.cells]
-        for at, near in enumerate(found)
-    ]
-    headers = [
-        *(["class"] if per_class else []),
-        "vector",
-        "nearest by cosine",
-        "nearest by distance",
-    ]
+    n_ctx = stored.context.shape[-2]
+    is_per_class = stored.context.dim() == 3
+    model = as_backbone(load_clip(name, torch.device("cpu")))
+    words_of_vectors = nearest_words(stored.context.flatten(0, -2), model)
+
+    headers = ["vector", "nearest by cosine", "nearest by distance"]
+    if is_per_class:
+        headers.insert(0, "class")
+    rows = []
+    for index, words in enumerate(words_of_vectors):
+        row = [index % n_ctx + 1, *words.cells]
+        if is_per_class:
+            row.insert(0, index // n_ctx)
+        rows.append(row)
     table = tabulate(rows, headers=headers, disable_numparse=True)
     return f"{table}\n{source}, {backbone_label(name)}. {CAVEAT}"
