@@ -62,7 +62,8 @@ class EvalData:
             labels_of_run = [labels[index] for index in indices]
             order = image_order(indices, labels_of_run, cfg.TEST.ORDER, cfg.TEST.CORRELATION,
                                 cfg.SEED)
-        logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(indices), total,
+        name = cfg.DATASET.LABEL or cfg.DATASET.NAME
+        logger.info("%s: %d of %d %s images, %d classes", name, len(indices), total,
                     cfg.TEST.SPLIT, len(dataset.classnames))
         subset = describe_subset(cfg, len(indices), len(candidates))
         return cls(dataset, cfg.TEST.SPLIT, items, indices, order, subset, len(candidates))

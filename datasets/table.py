@@ -366,6 +366,9 @@ class Table(OwnImages):
     ) -> None:
         """Adds the rows of a table, or what is wrong with them, to `rows`."""
         class_names = sheet.class_names.get(columns["label"], [])
+        unknown = ""
+        if "split" in columns:
+            unknown = unknown_splits(sheet, columns["split"], choice)
         for row in range(sheet.rows):
             cells = {role: sheet.columns[column][row] for role, column in columns.items()}
             row_name = sheet.place(row)
@@ -377,10 +380,7 @@ class Table(OwnImages):
 
             bad = ""
             if not row_split:
-                value = cells["split"]
-                bad = (f"the split '{value}' in the column '{columns['split']}' is none of train, "
-                       f"val, test; say which values are, such as DATASET.COLUMNS "
-                       f"\"split={columns['split']} test={value or 'VALUE'}\"")
+                bad = unknown
             elif not code:
                 bad = f"no label in the column '{columns['label']}'"
             elif class_names and (not code.isdecimal() or int(code) >= len(class_names)):
@@ -430,6 +430,20 @@ class Table(OwnImages):
                                      f"'{first.name}' in {first.place}")
         bad.refuse("Table")
         return {code: named_by[code].name for code in codes}
+
+
+def unknown_splits(sheet: Sheet, column: str, choice: ColumnChoice) -> str:
+    """What is wrong with a column of splits that has values which mean no split; "" if nothing."""
+    values = sorted(set(sheet.columns[column]), key=sort_key)
+    unknown = [value for value in values if not choice.split_of(value)]
+    if not unknown:
+        return ""
+    listed_values = first_five([f"'{value}'" for value in unknown])
+    subject = f"the value {listed_values} in the column '{column}' is"
+    if len(unknown) > 1:
+        subject = f"the values {listed_values} in the column '{column}' are"
+    return (f"{subject} none of train, val, test; say which values are, such as DATASET.COLUMNS "
+            f"\"split={column} test={unknown[0] or 'VALUE'}\"")
 
 
 def has_split_words(cells: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report.load import read_run
+from promptcal.trainers.report.sentences import column_words
 
 from common import run_tool
 from data_roots import picture
@@ -119,7 +120,8 @@ def test_numbered_folds(skin, caplog):
     write_csv(skin, "path,diagnosis,fold,patient", rows)
     assert len(build_dataset("Table", skin).test) == 5  # numbers are no splits by themselves
     assert "the column 'fold' is not used: its values (0, 1, 2) do not say what is for testing" in caplog.text
-    message = r"row 1 \(line 2\): the split '0' in the column 'fold' is none of train.*\(and in 1 more row\)"
+    message = r"^Table: labels.csv, row 1 \(line 2\): the values '0', '1', '2' in the column 'fold' are none of " \
+              r'train, val, test; say .* test=0" \(and in 4 more rows\)$'
     with pytest.raises(DataError, match=message):
         build_dataset("Table", skin, columns=COLUMNS)
     dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=2")
@@ -150,7 +152,7 @@ BAD_ROWS = {
     "there is no image 'images/z.png'": ("images/z.png", "NV", "test", "p"),
     "no label in the column 'diagnosis'": ("images/e.png", "", "test", "p"),
     "no image in the column 'path'": ("", "NV", "test", "p"),
-    "the split 'later'": ("images/e.png", "NV", "later", "p"),
+    "the value 'later' in the column 'fold' is none of": ("images/e.png", "NV", "later", "p"),
     "has 3 cells for 4 columns: path, diagnosis": ("images/e.png", "NV", "test"),
     "is of class 'MEL', in labels.csv, row 3": ("images/c.png", "MEL", "test", "p"),
     "is listed twice, also in labels.csv, row 4": ("images/d.png", "MEL", "test", "p"),
@@ -307,8 +309,8 @@ def test_a_parquet_table_of_paths(skin):
 
 
 def test_a_run_has_the_groups_as_clusters(skin, tmp_path):
-    settings = ("DATASET.COLUMNS", COLUMNS, "DATASET.CLASSNAMES", "; ".join(map("=".join, WORDS.items())),
-                "DATASET.LABEL", "Skin")
+    settings = ("DATASET.COLUMNS", f"{COLUMNS} test=test", "DATASET.LABEL", "Skin",
+                "DATASET.CLASSNAMES", "; ".join(map("=".join, WORDS.items())))
     done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
                     "--backbone", "small", "--output-dir", tmp_path / "run", *settings)
     assert done.returncode == 0, done.stderr
@@ -317,6 +319,8 @@ def test_a_run_has_the_groups_as_clusters(skin, tmp_path):
     assert (cluster[0] == cluster[1]).all() and (cluster[1] != cluster[2]).any()
     results = read_run(tmp_path / "run").results
     assert results["record"]["names"]["dataset"] == "Skin"
+    assert column_words(read_run(tmp_path / "run").record) == "Skin (test=test)"
+    assert "Skin: 3 of 3 test images, 3 classes" in done.stdout
     assert results["n"] == 3
     done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
                     "--backbone", "small", "--output-dir", tmp_path / "other", "DATASET.COLUMNS", "image=wo")

@@ -157,7 +157,8 @@ class CoOp(BaseTrainer):
         absent = len(dataset.classnames) - len({item.label for item in dataset.train})
         if absent:
             logger.warning("%d classes have no training image", absent)
-        logger.info("%s: %d training images", self.cfg.DATASET.NAME, len(dataset.train))
+        name = self.cfg.DATASET.LABEL or self.cfg.DATASET.NAME
+        logger.info("%s: %d training images", name, len(dataset.train))
         images = ""
         if self.dist.is_main:
             index = ImageIndex(self.cfg.CACHE.DIR)

@@ -77,6 +77,9 @@ def column_words(record: RunRecord) -> str:
     """The data set, and which part of it was used. The number of images is stated elsewhere."""
     subset = str(record.data.get("subset") or "")
     parts = []
+    fold = str(record.names.get("part") or "")
+    if fold:
+        parts.append(fold)
     for part in subset.split(", "):
         is_count = part.endswith(" images") or part.startswith("limit ")
         if part and not is_count:

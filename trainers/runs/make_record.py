@@ -9,6 +9,7 @@ from typing import Any
 from yacs.config import CfgNode
 
 from ...datasets.base import dataset_label, run_name
+from ...datasets.columns import parse_columns
 from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
 from ...datasets.views import pipeline
@@ -121,7 +122,7 @@ def make_record(facts: RunFacts) -> RunRecord:
         numerics=numerics_section(cfg, facts.numerics, facts.tunes_context),
         seed=cfg.SEED,
         changed=changed_section(changed),
-        names=names_section(cfg, facts.prompt),
+        names=names_section(cfg, facts.data, facts.prompt),
     )
 
 
@@ -295,17 +296,22 @@ def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, l
     return section
 
 
-def names_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, str]:
-    """What tables call the method, the data set, the backbone and the prompt."""
+def names_section(cfg: CfgNode, data: EvalData, prompt: PromptFacts) -> dict[str, str]:
+    """What tables call the method, the data set, the part of it, the backbone and the prompt."""
     prompt_name = ""
     if prompt.protocol is not None:
         prompt_name = prompt.protocol.label
     elif cfg.PROMPT.DESCRIPTIONS:
         prompt_name = cfg.PROMPT.LABEL
-    return {
+    names = {
         "method": method_info(cfg.TRAINER.NAME).label,
         "dataset": cfg.DATASET.LABEL or dataset_label(cfg.DATASET.NAME, cfg.DATASET.ROOT),
         "backbone": (cfg.MODEL.BACKBONE.LABEL
                      or backbone_label(backbone_name(cfg.MODEL.BACKBONE.NAME))),
         "prompt": prompt_name,
     }
+    if "columns" in data.dataset.options:
+        values = parse_columns(cfg.DATASET.COLUMNS).splits.get(data.split)
+        if values:
+            names["part"] = f"{data.split}={','.join(values)}"
+    return names

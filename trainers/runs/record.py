@@ -119,7 +119,8 @@ class RunRecord:
         seed: Of views, samples and orders.
         changed: Settings that differ from the defaults that the data set had then, as
             {KEY: [default, value]}. A file is given by its label and hash.
-        names: Of method, dataset, backbone and prompt, as tables show them.
+        names: Of method, dataset, part (such as the fold `test=0` of a table), backbone and
+            prompt, as tables show them.
     """
 
     data: Mapping[str, Any]
