@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -143,7 +144,8 @@ def test_coops_prompts_are_found_and_trained(train: Run, tmp_path: Path, clip_mo
 
 @pytest.mark.parametrize(("args", "message"), [
     (["nowhere.py"], "no nowhere.py here"),
-    (["--dassl", "configs", "train.py"], "Dassl is not installed: clone Dassl.pytorch and give its folder"),
+    (["--dassl", "configs", "train.py"], "--dassl configs: there is no dassl/__init__.py in this folder; give the "),
+    (["train.py"], "Dassl is not installed: clone Dassl.pytorch and give its folder"),
     (["--dassl", str(STAND_IN), "train.py", "--trainer", "SoC", "--dataset-config-file", "configs/folders.yaml",
       "--root", "ROOT", "--output-dir", "OUT", "TTA.SELECT", "2.0"], "TTA.SELECT is 2.0"),
 ])
@@ -152,8 +154,20 @@ def test_user_errors_get_one_line(root: Path, tmp_path: Path, args: list[str], m
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1], done.stderr
 
 
-def test_a_package_that_dassl_needs_gets_one_line():
-    done = plugin("--dassl", STAND_IN, "train.py", "--trainer", "Colour", absent="sklearn")
+@pytest.mark.parametrize("script", ["train.py", "own.py"])
+def test_a_package_that_dassl_needs_gets_one_line(script: str, tmp_path: Path):
+    """With `-m`, and where a train.py imports the plugin itself."""
+    (tmp_path / "own.py").write_text("from promptcal.trainers.dassl import plugin\n")
+
+    def run_own() -> None:
+        sys.modules["sklearn"] = None
+        sys.path.insert(0, str(STAND_IN))
+        runpy.run_path(str(tmp_path / script), run_name="__main__")
+
+    if script == "own.py":
+        done = forked(run_own)
+    else:
+        done = plugin("--dassl", STAND_IN, script, "--trainer", "Colour", absent="sklearn")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: Dassl needs sklearn, which is not installed: pip install ")

@@ -11,17 +11,13 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from yacs.config import CfgNode
 
 from ...datasets.utils.cli import IS_MAIN, run_tool
 from ...datasets.utils.errors import UserError
-
-# Modules of the packages in the extra `dassl` of pyproject.toml.
-IMPORTED_BY_DASSL = ("sklearn", "scipy", "ftfy", "regex")
+from .patches import explaining_absent_packages
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,25 +37,15 @@ def main(argv: list[str] | None = None) -> None:
                         f"path of train.py")
     sys.path[0] = str(script.resolve().parent)  # as `python train.py` sets it
     if args.dassl:
-        sys.path.insert(1, str(Path(args.dassl).resolve()))
+        folder = Path(args.dassl).resolve()
+        if not (folder / "dassl" / "__init__.py").is_file():
+            raise UserError(f"--dassl {args.dassl}: there is no dassl/__init__.py in this folder; "
+                            f"give the folder of a clone of Dassl.pytorch")
+        sys.path.insert(1, str(folder))
     with explaining_absent_packages():
         install_plugin()
         sys.argv = [args.script, *args.arguments]
         runpy.run_path(args.script, run_name="__main__")
-
-
-@contextmanager
-def explaining_absent_packages() -> Iterator[None]:
-    """One line instead of a traceback where a package that Dassl or CoOp imports is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in IMPORTED_BY_DASSL:
-            raise
-        raise UserError(
-            f"Dassl needs {error.name}, which is not installed: pip install \"promptcal[dassl]\", "
-            f"or pip install \".[dassl]\" in the folder of promptcal") from error
 
 
 def install_plugin() -> None:

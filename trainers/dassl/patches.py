@@ -10,6 +10,8 @@ import importlib.util
 import logging
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,23 @@ from ..vlm.checkpoints import StandIn, read_checkpoint
 
 logger = logging.getLogger(__name__)
 
+# Modules of the packages in the extra `dassl` of pyproject.toml.
+IMPORTED_BY_DASSL = ("sklearn", "scipy", "ftfy", "regex")
 WILDS = "dassl.data.datasets.dg.wilds"  # three data sets, FMoW, IWildCam and Camelyon17
+
+
+@contextmanager
+def explaining_absent_packages() -> Iterator[None]:
+    """One line instead of a traceback where a package that Dassl or CoOp imports is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in IMPORTED_BY_DASSL:
+            raise
+        raise UserError(
+            f"Dassl needs {error.name}, which is not installed: pip install \"promptcal[dassl]\", "
+            f"or pip install \".[dassl]\" in the folder of promptcal") from error
 
 
 def apply_patches() -> list[str]:

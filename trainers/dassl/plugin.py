@@ -6,13 +6,25 @@
 Importing this module patches Dassl (`patches`) and registers the evaluator `Calibration`.
 `extend_cfg` registers our trainers after the checkout's own, whose names take precedence.
 """
+import importlib
+
 from yacs.config import CfgNode
 
-from ...datasets.utils.cli import log_to_terminal
-from .patches import apply_patches
+from ...datasets.utils.cli import log_to_terminal, outcome
+from .patches import apply_patches, explaining_absent_packages
+
+
+def prepare_dassl() -> None:
+    """Patches Dassl and imports it, which needs packages that may be absent."""
+    with explaining_absent_packages():
+        apply_patches()
+        importlib.import_module("dassl.engine")
+
 
 log_to_terminal()
-apply_patches()
+status = outcome(prepare_dassl)  # prints one line for a user error
+if status:
+    raise SystemExit(status)
 
 import dassl.engine  # noqa: E402  # Dassl can be imported from here on
 
