@@ -20,9 +20,11 @@ from .generic_tower import GenericText
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
 from .tokenizer import ANCHOR, Tokenizer
 
-# config.json's model_type -> the class. CLIP's text tower is causal; SigLIP's attends in both
-# directions, padding included; the others are BERT's, whose padding is masked.
-CAUSAL, PADDED, MASKED = "causal", "padded", "masked"
+# Kinds of text towers
+CAUSAL = "causal"  # CLIP's
+PADDED = "padded"  # SigLIP's, which attends in both directions, padding included
+MASKED = "masked"  # BERT's, whose padding is masked
+# config.json's model_type -> the library's class, and the kind of its text tower
 MODELS = {
     "clip": ("CLIPModel", CAUSAL),
     "siglip": ("SiglipModel", PADDED),
@@ -63,26 +65,32 @@ class HuggingFaceBackbone(Backbone):
     """
 
     def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
-        config, vision = model.config.text_config, model.config.vision_config
-        self.name, self.module, self.pixels = name, model, pixels
+        config = model.config.text_config
+        vision = model.config.vision_config
+        self.name = name
+        self.module = model
+        self.pixels = pixels
         self.kind = MODELS[model.config.model_type][1]
         self.context_length = config.max_position_embeddings
         self.embedding = model.text_model.get_input_embeddings()
         self.tokenizer = our_tokenizer(tokenizer, self.embedding.num_embeddings)
-        self.features = (
-            model.config.projection_dim if hasattr(model, "text_projection") else config.hidden_size
-        )
-        self.activations = (
-            4 * vision.hidden_size * ((vision.image_size // vision.patch_size) ** 2 + 1)
-        )
-        eos, end = config.eos_token_id, self.tokenizer.end
+        if hasattr(model, "text_projection"):
+            self.features = model.config.projection_dim
+        else:
+            self.features = config.hidden_size
+        patches = (vision.image_size // vision.patch_size) ** 2
+        self.activations = 4 * vision.hidden_size * (patches + 1)  # the hidden layer of an MLP
+
+        eos = config.eos_token_id
+        end = self.tokenizer.end
         if self.kind == CAUSAL and eos != OLD_EOS and eos not in end:
             raise WeightsError(
                 f"config.json of {name} has the eos_token_id {eos}, but the tokenizer ends a text "
                 f"with {list(end)}: they do not belong together; {SAVE_AGAIN}"
             )
         # The library reads at the end token or, with an old config, at the largest id.
-        at_end = len(end) == 1 and end[0] == (len(tokenizer) - 1 if eos == OLD_EOS else eos)
+        read_token = len(tokenizer) - 1 if eos == OLD_EOS else eos
+        at_end = len(end) == 1 and end[0] == read_token
         self.packed = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS and at_end
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
@@ -92,7 +100,9 @@ class HuggingFaceBackbone(Backbone):
         """The library's own text features of token ids (N, length), with the mask that its
         processor makes.
         """
-        mask = None if self.kind == PADDED else (ids != self.tokenizer.pad).long()
+        mask = None
+        if self.kind != PADDED:
+            mask = (ids != self.tokenizer.pad).long()
         return pooled(self.module.get_text_features(input_ids=ids, attention_mask=mask))
 
     @cached_property
@@ -111,24 +121,34 @@ class HuggingFaceBackbone(Backbone):
                 config.num_hidden_layers,
                 config.num_attention_heads,
             )
-        text, projection = self.module.text_model, self.module.text_projection
+        text = self.module.text_model
+        projection = self.module.text_projection
         return TextWeights(
-            embedding=self.embedding, positions=text.embeddings.position_embedding.weight,
-            layers=tuple(map(fused_layer, text.encoder.layers)), heads=config.num_attention_heads,
-            activation=ACTIVATIONS[config.hidden_act], eps=config.layer_norm_eps,
-            final_norm=affine(text.final_layer_norm), start=self.tokenizer.start,
+            embedding=self.embedding,
+            positions=text.embeddings.position_embedding.weight,
+            layers=tuple(fused_layer(layer) for layer in text.encoder.layers),
+            heads=config.num_attention_heads,
+            activation=ACTIVATIONS[config.hidden_act],
+            eps=config.layer_norm_eps,
+            final_norm=affine(text.final_layer_norm),
+            start=self.tokenizer.start,
             projection=(projection.weight.T, projection.bias),
         )
 
 
 def fused_layer(layer: Any) -> Layer:
+    """A layer of the library with its queries, keys and values joined."""
     attention = layer.self_attn
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    weight = torch.cat([part.weight for part in parts])
+    bias = torch.cat([part.bias for part in parts])
     return Layer(
         norm_1=affine(layer.layer_norm1),
-        qkv=(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])),
-        out=affine(attention.out_proj), norm_2=affine(layer.layer_norm2),
-        fc1=affine(layer.mlp.fc1), fc2=affine(layer.mlp.fc2),
+        qkv=(weight, bias),
+        out=affine(attention.out_proj),
+        norm_2=affine(layer.layer_norm2),
+        fc1=affine(layer.mlp.fc1),
+        fc2=affine(layer.mlp.fc2),
     )
 
 
@@ -136,7 +156,9 @@ def pooled(output: Any) -> Tensor:
     """Newer versions of the library return an object that holds the features, older ones the
     features.
     """
-    return output if isinstance(output, Tensor) else output.pooler_output
+    if isinstance(output, Tensor):
+        return output
+    return output.pooler_output
 
 
 def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
@@ -152,7 +174,7 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
             )
         return tokens
 
-    control = [i for i in tokenizer.all_special_ids if i != tokenizer.unk_token_id]
+    control = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
     return Tokenizer.around(
         encode,
         tokenizer(ANCHOR).input_ids,
@@ -167,11 +189,13 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
 
     None may ask for code of the folder or of a hub to be run.
     """
-    path = next((folder / name for name in names if (folder / name).is_file()), None)
-    if path is None:
+    paths = [folder / name for name in names if (folder / name).is_file()]
+    if not paths:
         raise WeightsError(f"{folder} has no {names[0]}: {SAVE_AGAIN}")
+    path = paths[0]
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """A dict of the file, after checking it; called for nested ones too."""
         for key, value in pairs:
             if key == "auto_map":
                 raise WeightsError(
@@ -183,12 +207,12 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
                     f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
                     f"supported; remove the entry {key}"
                 )
-            if key in LARGEST_SIZES and not (
-                type(value) is int and 0 < value <= LARGEST_SIZES[key]
-            ):
-                raise WeightsError(
-                    f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported"
-                )
+            if key in LARGEST_SIZES:
+                largest = LARGEST_SIZES[key]
+                if type(value) is not int or not 0 < value <= largest:
+                    raise WeightsError(
+                        f"{path} has the {key} {value}: from 1 to {largest} are supported"
+                    )
         return dict(pairs)
 
     try:
@@ -203,32 +227,41 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     """The preprocessing of the folder's image processor."""
     config = read_json(folder, "preprocessor_config.json", "processor_config.json")
     config = config.get("image_processor", config)
-    sides, crop, resample = (
-        config.get("size", size),
-        config.get("crop_size", size),
-        config.get("resample", 3),
+    mean = config.get("image_mean")
+    std = config.get("image_std")
+    resample = config.get("resample", 3)
+    # Sizes are a number, or {"shortest_edge": number}, or {"height": number, "width": number}.
+    sides = config.get("size", size)
+    if isinstance(sides, int):
+        sides = {"shortest_edge": sides}
+    crop = config.get("crop_size", size)
+    crop_sides = crop.values() if isinstance(crop, dict) else [crop]
+
+    is_by_shortest = sides.keys() == {"shortest_edge"}
+    if is_by_shortest:
+        is_square = config.get("do_center_crop", True)
+    else:
+        is_square = sides.keys() == {"height", "width"}
+    has_all_steps = all(
+        config.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize")
     )
-    sides = {"shortest_edge": sides} if isinstance(sides, int) else sides
-    crops = crop.values() if isinstance(crop, dict) else [crop]
-    shortest = sides.keys() == {"shortest_edge"}
-    square = config.get("do_center_crop", True) if shortest else sides.keys() == {"height", "width"}
-    mean, std = config.get("image_mean"), config.get("image_std")
-    steps = all(config.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize"))
-    if not (
-        steps
-        and square
+    is_supported = (
+        has_all_steps
+        and is_square
         and mean
         and std
         and resample in RESAMPLING
-        and {*sides.values(), *crops} == {size}
+        and {*sides.values(), *crop_sides} == {size}
         and config.get("rescale_factor", 1 / 255) == 1 / 255
-    ):
+    )
+    if not is_supported:
         raise WeightsError(
             f"the image processor in {folder} is not supported: it must resize images (bilinear or "
             f"bicubic) to squares of {size} pixels, which the model takes, rescale them by 1/255, "
             "and normalise them with image_mean and image_std"
         )
-    return Pixels(size, mean, std, "shortest" if shortest else "squash", RESAMPLING[resample])
+    resize = "shortest" if is_by_shortest else "squash"
+    return Pixels(size, mean, std, resize, RESAMPLING[resample])
 
 
 def find_folder(name: str) -> tuple[Path, str]:
@@ -298,5 +331,8 @@ def load(name: str, device: torch.device) -> HuggingFaceBackbone:
 def weights_hash(name: str) -> str:
     """A hash of all files that features depend on: weights, configs, tokenizer."""
     folder, _ = find_folder(name)
-    digests = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.suffix in FILES}
+    digests = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in FILES:
+            digests[path.name] = sha256(path)
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]

@@ -36,23 +36,27 @@ class OpenClipBackbone(Backbone):
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str = "") -> None:
-        self.name, self.module = name, model
+        self.name = name
+        self.module = model
         self.tokenizer = our_tokenizer(tokenizer)
         self.context_length = tokenizer.context_length
-        text = self.text_module = getattr(model, "text", model)  # `CLIP` is its own text tower
-        self.embedding = (
-            text.transformer.get_input_embeddings()
-            if is_hugging_face(text)
-            else text.token_embedding
-        )
+        text = getattr(model, "text", model)  # `CLIP` is its own text tower
+        self.text_module = text
+        if is_hugging_face(text):
+            self.embedding = text.transformer.get_input_embeddings()
+        else:
+            self.embedding = text.token_embedding
         self.pixels = pixels_of(model.visual.preprocess_cfg)
         positions = getattr(model.visual, "positional_embedding", None)
-        # The hidden layer of an MLP, or convolutions at half the size.
-        self.activations = 16 * self.pixels.size**2 if positions is None else 4 * positions.numel()
+        if positions is None:
+            self.activations = 16 * self.pixels.size**2  # convolutions at half the size
+        else:
+            self.activations = 4 * positions.numel()  # the hidden layer of an MLP
         self.packed = is_plain(text, self.tokenizer, tokenizer)
-        self.features = (
-            text.output_dim if hasattr(text, "output_dim") else model.text_projection.shape[-1]
-        )
+        if hasattr(text, "output_dim"):
+            self.features = text.output_dim
+        else:
+            self.features = model.text_projection.shape[-1]
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         return self.module.encode_image(pixels)
@@ -64,27 +68,22 @@ class OpenClipBackbone(Backbone):
         """
         text = self.text_module
         if self.packed:
-            return openai_text(
-                text, activation_of(text.transformer.resblocks[0]), self.tokenizer.start
-            )
-        masked = False
+            activation = activation_of(text.transformer.resblocks[0])
+            return openai_text(text, activation, self.tokenizer.start)
         if is_hugging_face(text):
-            masked = self.tokenizer.pad == text.config.pad_token_id
-            layers, heads = (
-                text.transformer.config.num_hidden_layers,
-                text.transformer.config.num_attention_heads,
-            )
+            is_masked = self.tokenizer.pad == text.config.pad_token_id
+            layers = text.transformer.config.num_hidden_layers
+            heads = text.transformer.config.num_attention_heads
         else:
-            layers, heads = (
-                len(text.transformer.resblocks),
-                text.transformer.resblocks[0].attn.num_heads,
-            )
+            is_masked = False
+            layers = len(text.transformer.resblocks)
+            heads = text.transformer.resblocks[0].attn.num_heads
         return GenericText(
             self.module.encode_text,
             self.embedding,
             self.tokenizer,
             self.context_length,
-            not masked,
+            not is_masked,
             layers,
             heads,
         )
@@ -99,33 +98,34 @@ def is_plain(text: Any, ours: Tokenizer, tokenizer: Any) -> bool:
     """Whether the packed tower computes the same: causal layers of OpenAI's kind, read at the one
     end token.
     """
-    if (
-        is_hugging_face(text)
-        or text.attn_mask is None
-        or getattr(text, "cls_emb", None) is not None
-    ):
+    if is_hugging_face(text) or text.attn_mask is None:
         return False
+    if getattr(text, "cls_emb", None) is not None:
+        return False
+    if text.text_projection is None or len(ours.end) != 1:
+        return False
+
+    end = ours.end[0]
     pool = getattr(text, "pool_type", None) or text.text_pool_type
-    eos = text.eos_id if hasattr(text, "eos_id") else text.text_eos_id
-    largest = getattr(tokenizer, "vocab_size", 0) - 1  # argmax reads the largest id
-    at_end = len(ours.end) == 1 and ((pool == "argmax" and ours.end[0] == largest) or (
-        pool == "eos" and ours.end[0] == eos and eos not in ours.start))
-    return (
-        at_end
-        and text.text_projection is not None
-        and all(map(is_plain_layer, text.transformer.resblocks))
-    )
+    if pool == "argmax":  # reads at the largest id
+        is_read_at_end = end == getattr(tokenizer, "vocab_size", 0) - 1
+    elif pool == "eos":
+        eos = text.eos_id if hasattr(text, "eos_id") else text.text_eos_id
+        is_read_at_end = end == eos and eos not in ours.start
+    else:
+        is_read_at_end = False
+    return is_read_at_end and all(is_plain_layer(block) for block in text.transformer.resblocks)
 
 
 def is_plain_layer(block: Any) -> bool:
     """A pre-norm layer with one attention, one MLP and nothing between."""
     parts = dict(block.named_children())
-    scaled = any(
-        not isinstance(parts.pop(name, nn.Identity()), nn.Identity) for name in ("ls_1", "ls_2")
-    )
+    for name in ("ls_1", "ls_2"):  # factors on the outputs, an identity where there are none
+        scaling = parts.pop(name, nn.Identity())
+        if not isinstance(scaling, nn.Identity):
+            return False
     return (
-        not scaled
-        and parts.keys() == {"ln_1", "attn", "ln_2", "mlp"}
+        parts.keys() == {"ln_1", "attn", "ln_2", "mlp"}
         and type(block.attn) is nn.MultiheadAttention
         and list(dict(block.mlp.named_children())) == ["c_fc", "gelu", "c_proj"]
         and activation_of(block) != ""
@@ -137,7 +137,9 @@ def activation_of(block: Any) -> str:
     layer = block.mlp.gelu
     if type(layer).__name__ == "QuickGELU":
         return QUICK_GELU
-    return {"none": GELU, "tanh": TANH_GELU}[layer.approximate] if type(layer) is nn.GELU else ""
+    if type(layer) is nn.GELU:
+        return {"none": GELU, "tanh": TANH_GELU}[layer.approximate]
+    return ""
 
 
 def our_tokenizer(tokenizer: Any) -> Tokenizer:
@@ -149,26 +151,28 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
     while row[-1:] == [pad]:
         row.pop()
     if hasattr(tokenizer, "encode"):
-        return Tokenizer.around(tokenizer.encode, row, pad, tokenizer.all_special_ids,
-                                lambda token: tokenizer.decode([token]))
+        return Tokenizer.around(
+            tokenizer.encode,
+            row,
+            pad,
+            tokenizer.all_special_ids,
+            lambda token: tokenizer.decode([token]),
+        )
     inner = tokenizer.tokenizer
 
     def encode(text: str) -> list[int]:
         return list(inner(tokenizer.clean_fn(text), add_special_tokens=False).input_ids)
 
-    return Tokenizer.around(
-        encode,
-        row,
-        pad,
-        [i for i in inner.all_special_ids if i != inner.unk_token_id],
-        lambda token: inner.decode([token]),
-    )
+    control = [token for token in inner.all_special_ids if token != inner.unk_token_id]
+    return Tokenizer.around(encode, row, pad, control, lambda token: inner.decode([token]))
 
 
 def pixels_of(config: dict[str, Any]) -> Pixels:
     """From the preprocessing that open_clip stores with every model."""
     size = config["size"]
-    width, height = size if isinstance(size, Sequence) else (size, size)
+    if not isinstance(size, Sequence):
+        size = (size, size)
+    width, height = size
     if width != height:
         raise ConfigError(
             f"this backbone takes images of {width} x {height} pixels: only squares are supported"
@@ -196,6 +200,7 @@ def library() -> ModuleType:
 
 
 def explained(name: str) -> AbstractContextManager[None]:
+    """Errors of the library, while it loads a model, become one line with a remedy."""
     return library_errors(
         f"open_clip cannot load {name}",
         "correct the name, or, if the download failed, fetch the "
@@ -253,15 +258,19 @@ def find_source(name: str) -> Source:
             f"open_clip:{model}/TAG with TAG one of {first_five(list(known)) or 'none'}, or "
             f"open_clip:{model}@FILE"
         )
-    # The first tag of each kind
-    kinds = {repr(source): known_tag for known_tag, source in reversed(known.items())}
-    if len(kinds) > 1:
+    # Without a tag all sources are equal but for activation and pixels.
+    first_tags: dict[str, str] = {}  # of each kind
+    for known_tag, source in known.items():
+        first_tags.setdefault(repr(source), known_tag)
+    if len(first_tags) > 1:
         raise WeightsError(
             f"weights of {model} differ in activation or pixels, and {file} does not say which it "
             f"has: name known weights of its kind, --backbone open_clip:{model}/TAG@{file}, such "
-            f"as {' or '.join(reversed(kinds.values()))}"
+            f"as {' or '.join(first_tags.values())}"
         )
-    return next(iter(known.values()), Source(model, "", file, bool(config.get("quick_gelu")), {}))
+    if known:
+        return next(iter(known.values()))
+    return Source(model, "", file, bool(config.get("quick_gelu")), {})
 
 
 def local_file(source: Source) -> Path:
@@ -272,16 +281,15 @@ def local_file(source: Source) -> Path:
         return Path(source.file)
     schema, identifier = factory.parse_model_name(source.model)
     if schema == "local-dir":
-        found = factory._find_checkpoint_in_dir(Path(identifier))
+        path = factory._find_checkpoint_in_dir(Path(identifier))
     elif schema == "hf-hub":
-        found = pretrained.download_pretrained_from_hf(identifier)
+        path = pretrained.download_pretrained_from_hf(identifier)
     else:
-        found = library().download_pretrained(
-            library().get_pretrained_cfg(source.model, source.tag)
-        )
-    if not found:
+        config = library().get_pretrained_cfg(source.model, source.tag)
+        path = library().download_pretrained(config)
+    if not path:
         raise WeightsError(f"open_clip finds no weights for {source.model}")
-    return Path(found)
+    return Path(path)
 
 
 def load(name: str, device: torch.device) -> OpenClipBackbone:
@@ -296,9 +304,8 @@ def load(name: str, device: torch.device) -> OpenClipBackbone:
             force_preprocess_cfg=dict(source.pixels),
         )
         tokenizer = library().get_tokenizer(source.model)
-        return OpenClipBackbone(
-            model.eval().requires_grad_(False).to(device), tokenizer, f"open_clip:{name}"
-        )
+        model = model.eval().requires_grad_(False).to(device)
+        return OpenClipBackbone(model, tokenizer, f"open_clip:{name}")
 
 
 def weights_hash(name: str) -> str:
@@ -311,6 +318,5 @@ def weights_hash(name: str) -> str:
             "quick_gelu": source.quick_gelu,
             "pixels": dict(source.pixels),
         }
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[
-        :16
-    ]
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
