@@ -386,7 +386,14 @@ def check(experiment: Experiment, where: str) -> None:
 
 
 def check_names(field_name: str, values: Iterable[str], known: Collection[str], where: str) -> None:
-    """Refuses values of a field that are not known."""
+    """Refuses values of a field that are not known.
+
+    Args:
+        field_name: As the file spells it.
+        values: What the file has there.
+        known: What it may have.
+        where: Name of the file, for the message.
+    """
     for value in values:
         if value not in known:
             raise ConfigError(f"{field_name} in {where}: '{value}' is none of {', '.join(known)}."

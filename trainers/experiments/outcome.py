@@ -74,8 +74,8 @@ def write_outcome(
         additions = replace(additions, tables=lambda test: list(theory_tables(finished)))
     elif study == "verify":
         additions = verify_additions(finished, out, additions)
-    made = report([], layout, out, additions, measured)
-    return Outcome(made.tables, made.figures, made.page)
+    written = report([], layout, out, additions, measured)
+    return Outcome(written.tables, written.figures, written.page)
 
 
 def verify_additions(finished: FinishedRuns, out: Path, additions: Additions) -> Additions:

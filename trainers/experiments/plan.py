@@ -339,6 +339,14 @@ class Planner:
         self, method: str, variant: Mapping[str, object], prompt: PlannedRun | None,
         split: str = "",
     ) -> PlannedRun:
+        """A run of a method.
+
+        Args:
+            method: Its name.
+            variant: The swept settings with the values of this run.
+            prompt: The CoOp run that trains the prompt; None for a hand-written prompt.
+            split: test or val; "" for that of the settings.
+        """
         settings = {}
         for key, value in variant.items():
             settings[key] = fill_in(value, self.workspace, self.dataset)
@@ -354,6 +362,7 @@ class Planner:
     def planned(
         self, cfg: CfgNode, variant: Mapping[str, object], shots: int, prompt: PlannedRun | None,
     ) -> PlannedRun:
+        """The run of a config; see `PlannedRun`."""
         prompt_key = prompt.key if prompt else ""
         return PlannedRun(
             key=canonical_json([effective_settings(cfg), prompt_key]),
@@ -370,6 +379,7 @@ class Planner:
         )
 
     def configure(self, method: str, settings: Mapping[str, object]) -> CfgNode:
+        """The config of a method on this data set, with this backbone and seed."""
         return configure(self.workspace, method, self.dataset, self.backbone, self.seed, settings)
 
     def prompt_tag(self, prompt: PlannedRun) -> str:
@@ -415,6 +425,14 @@ def configure(
     """The config of a run with some settings of its own.
 
     Its folder in the workspace has the name that tools/train.py would choose.
+
+    Args:
+        workspace: Roots, limits and settings of all runs.
+        method: Name of the trainer.
+        dataset: As the experiment names it.
+        backbone: Name of the backbone.
+        seed: Of the run.
+        settings: Of this run alone, by key.
     """
     flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.limit,
              "CACHE.DIR", str(workspace.cache_dir)]
@@ -474,6 +492,16 @@ def dataset_size(
     """Images of a split and classes of a data set below `root`.
 
     Where the data set is not there: those of the published test split.
+
+    Args:
+        name: Registered name of the data set.
+        root: Its data root.
+        columns: DATASET.COLUMNS.
+        classnames: DATASET.CLASSNAMES.
+        split: test or val.
+
+    Returns:
+        Number of images, number of classes.
     """
     state = inspect_data(name, root, columns, classnames)
     if state and (split == "test" or not state.test):

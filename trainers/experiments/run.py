@@ -77,8 +77,8 @@ def compute(run: PlannedRun) -> str:
             return reason
         logger.error("%s", run.described, exc_info=error)
         last_frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last_frame.filename).name}, line {last_frame.lineno}"
-        return f"{type(error).__name__}: {reason} ({place})"
+        where = f"{Path(last_frame.filename).name}, line {last_frame.lineno}"
+        return f"{type(error).__name__}: {reason} ({where})"
     return ""
 
 

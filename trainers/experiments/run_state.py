@@ -116,11 +116,11 @@ class PlannedRecords:
             cfg: All its settings.
         """
         prompt = Path(cfg.MODEL.INIT_WEIGHTS)
-        place = (key, cfg.OUTPUT_DIR, cfg.DATASET.ROOT, file_stamp(prompt))
+        depends_on = (key, cfg.OUTPUT_DIR, cfg.DATASET.ROOT, file_stamp(prompt))
         with self.lock, few_log_lines():
-            if place not in self.records:
-                self.records[place] = self.make_trainer(cfg).record
-            return self.records[place]
+            if depends_on not in self.records:
+                self.records[depends_on] = self.make_trainer(cfg).record
+            return self.records[depends_on]
 
     def explain(self, path: Path, folder: FolderState, cfg: CfgNode) -> str:
         """In what a run in a folder differs from the run with these settings, as one line."""

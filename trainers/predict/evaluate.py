@@ -69,9 +69,9 @@ class Evaluation:
         name = method_info(results["trainer"]).label
         images = (f"{counted(results['n'], results['split'] + ' image')} of "
                   f"{plural(results['classes'], 'class', 'classes')}")
-        place = "not kept: output=FOLDER keeps the run"
+        where = "not kept: output=FOLDER keeps the run"
         if self.folder:
-            place = f"run folder: {self.folder}"
+            where = f"run folder: {self.folder}"
         return "\n".join([
             f"{name} on {results['dataset']}: {images}, {backbone_label(results['backbone'])}, "
             f"seed {results['seed']}",
@@ -80,7 +80,7 @@ class Evaluation:
             f"ECE              {self.ece:6.2f} %   (before tuning {results['zero_shot_ece']:.2f}), "
             f"{results['bins']} bins",
             f"over-confidence  {self.over_confidence:+6.2f} %   (before tuning {before:+.2f})",
-            place,
+            where,
         ])
 
     def __repr__(self) -> str:

@@ -97,6 +97,12 @@ def choice_tables(
     measured: Sequence[Measured], validation: ValidationRuns, names: Sequence[str], criterion: str,
 ) -> list[Table]:
     """A table for each backbone and swept setting: chosen values and the test results they lead to.
+
+    Args:
+        measured: The test runs.
+        validation: Their validation runs.
+        names: Settings as a user names them; see `refers_to`.
+        criterion: The metric by which values are chosen.
     """
     tables_of_runs = by_backbone(measured)
     all_keys: set[str] = set()
@@ -347,7 +353,17 @@ class Chooser:
         cell: Cell,
         where: str,
     ) -> tuple[Array | None, str]:
-        """The shared validation images that are no test images; None if too many are."""
+        """The shared validation images that are no test images.
+
+        Args:
+            shared: Identities of the validation images that all values have, (N,).
+            candidates: The validation runs by value and seed.
+            cell: The test runs by value.
+            where: Method and data set, for the note.
+
+        Returns:
+            Identities, or None if too many are test images; and a note, "" if there is none.
+        """
         test_sets = []
         for runs in cell.values():
             for run in runs:
@@ -472,6 +488,12 @@ def clusters_of_images(images: Array, runs: Sequence[ValidationPredictions]) -> 
 
 def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: str) -> Table:
     """Blocks for the chosen values, accuracy, ECE and the criterion; rows for each method and rule.
+
+    Args:
+        sweeps: Of one setting, one per method.
+        chooser: Chooses the values.
+        name: Of the table.
+        title: Of the table.
     """
     all_columns: set[Column] = set()
     for sweep in sweeps:
@@ -520,7 +542,18 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
 def result_entries(
     sweep: Sweep, chosen: Mapping[Column, str], columns: Sequence[Column], metric: str,
 ) -> list[Entry | None]:
-    """The test results at the chosen values, and their average."""
+    """The test results at the chosen values, and their average.
+
+    Args:
+        sweep: The test runs.
+        chosen: The value of each data set, as JSON text; a data set may lack one.
+        columns: The data sets of the table.
+        metric: By name.
+
+    Returns:
+        An entry per data set, None without a value; with several data sets their average last,
+        None if one lacks a value.
+    """
     about = METRICS[metric]
     results = {}
     for column in columns:

@@ -40,9 +40,9 @@ def summarise(grid: Grid, against_baseline: Sequence[Pair]) -> list[Summary]:
     summaries = []
     for row, cell in grid.cells_on(column):
         top = cell[0].tuned
-        shown = replace(diagram(row.method, *top, SHOWN_BINS), ece=cal.ece(*top, grid.bins))
+        drawn = replace(diagram(row.method, *top, SHOWN_BINS), ece=cal.ece(*top, grid.bins))
         error = cell[0].metrics["rms_calibration_error"]
-        summaries.append(Summary(shown, error, row in differing))
+        summaries.append(Summary(drawn, error, row in differing))
     return summaries
 
 

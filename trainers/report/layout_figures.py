@@ -34,10 +34,10 @@ def layout_figures(measured: Sequence[Measured], layout: Layout) -> Iterator[Nam
 
 def grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:
     """The runs of each backbone, with labels that state the layout's settings."""
-    made = []
+    of_backbones = []
     for table in by_backbone(measured):
-        made.append(grid_of(table.runs, table.label, table.label, layout.rows))
-    return made
+        of_backbones.append(grid_of(table.runs, table.label, table.label, layout.rows))
+    return of_backbones
 
 
 def reliability(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:

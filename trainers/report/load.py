@@ -217,10 +217,11 @@ def is_started(files: Sequence[str]) -> bool:
 
 
 def unfinished_note(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:SHOWN_UNFINISHED])
+    """Which runs are left out because they are not finished."""
+    words = ", ".join(names[:SHOWN_UNFINISHED])
     if len(names) > SHOWN_UNFINISHED:
-        shown += " and others"
+        words += " and others"
     return (
-        f"{counted(len(names), 'unfinished run')} left out ({shown}): the command that started a "
+        f"{counted(len(names), 'unfinished run')} left out ({words}): the command that started a "
         "run continues it."
     )

@@ -70,7 +70,17 @@ def mark_best(entries: Entries, metric: str) -> list[TableRow]:
 
 
 def best_value(entries: Entries, rivals: Sequence[Row], at: int, higher: bool) -> float | None:
-    """The best printed value of a column; None if fewer than two rows are ranked there."""
+    """The best printed value of a column.
+
+    Args:
+        entries: The cells of each row.
+        rivals: The rows that are compared.
+        at: Position of the column.
+        higher: Whether higher values are better.
+
+    Returns:
+        None if fewer than two rows are ranked there.
+    """
     values = []
     for row in rivals:
         entry = entries[row][at]
@@ -187,6 +197,12 @@ def with_difference(entry: Entry, base: Entry, pairs: Sequence[CellPair], metric
     """The difference of the printed values, so that a reader can check it.
 
     If the runs did not predict the same images, it is the difference on those that both have.
+
+    Args:
+        entry: The cell that gets the difference.
+        base: The cell from which it is.
+        pairs: The runs behind both, a pair for each data set.
+        metric: By name.
     """
     if np.isnan(entry.value - base.value):
         return entry

@@ -189,7 +189,14 @@ class PairTests:
     def compare_sets(
         self, first: Row, second: Row, sets: Sequence[SharedImages], is_common: bool,
     ) -> Untested:
-        """Tests two rows on the images of some data sets."""
+        """Tests two rows on the images of some data sets.
+
+        Args:
+            first: One row.
+            second: The other row.
+            sets: The predictions of both on the images of each data set.
+            is_common: Whether these are the images that all rows have.
+        """
         bins = self.grid.bins
         first_parts = []
         second_parts = []
@@ -285,6 +292,7 @@ def matched_seeds(
 
 
 def with_seeds(cell: Sequence[Measured], seeds: set[int]) -> list[Measured]:
+    """The runs of a cell that have one of these seeds."""
     return [run for run in cell if run.seed in seeds]
 
 

@@ -68,12 +68,12 @@ def where_printed(table: str) -> str:
     """`Author et al. (year), Table N`, or the place that a source has instead of tables."""
     about = content()["tables"][table]
     source = content()["sources"][source_of(table)]
-    place = source.get("where", "")
+    where = source.get("where", "")
     if "table" in about:
-        place = f"Table {about['table']}"
-    if not place:
+        where = f"Table {about['table']}"
+    if not where:
         return source["name"]
-    return f"{source['name']}, {place}"
+    return f"{source['name']}, {where}"
 
 
 def cite_key(source: str) -> str:

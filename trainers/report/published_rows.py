@@ -115,6 +115,13 @@ def difference(ours: Entry | None, theirs: Entry | None) -> Entry | None:
 
 
 def published_note(sources: Sequence[str], source: str, backbone: str) -> str:
+    """Where the published rows of a table are from, or that there are none.
+
+    Args:
+        sources: Papers with their tables, in words, as the rows name them; () if there are none.
+        source: Key of the source that was asked for.
+        backbone: As tables name it.
+    """
     if not sources:
         return (
             f"{paper.source_name(source)} print no numbers for {backbone} under these settings, "

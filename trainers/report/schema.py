@@ -107,8 +107,8 @@ def read_results(path: Path) -> dict[str, Any]:
         raise DataError(f"{path.name} is not complete")
     for key, kind in {**REQUIRED, **OPTIONAL}.items():
         if key in results and not KINDS[kind](results[key]):
-            shown = one_line(repr(results[key]), 80)
-            raise DataError(f"{path.name}: {key} must be {kind}, not {shown}")
+            value = one_line(repr(results[key]), 80)
+            raise DataError(f"{path.name}: {key} must be {kind}, not {value}")
     return results
 
 

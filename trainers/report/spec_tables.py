@@ -26,7 +26,14 @@ def spec_tables(
     measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
     differences: Differences,
 ) -> list[Table]:
-    """The tables of a specification, one for each backbone."""
+    """The tables of a specification, one for each backbone.
+
+    Args:
+        measured: The test runs.
+        spec: What the columns, rows and metrics are.
+        published: Which published rows are added.
+        differences: Which rows state their difference from which other row.
+    """
     if spec.columns == "corruption":
         return corruption_tables(measured, spec, published, differences)
     if spec.per == "texts":
@@ -37,9 +44,9 @@ def spec_tables(
     for table in by_backbone(measured):
         grid = grid_of(table.runs, table.label, table.label, spec.rows)
         grid.notes += grid_notes(grid)
-        made = grid_table(grid, spec, published, differences)
-        if made is not None:
-            tables.append(made)
+        finished = grid_table(grid, spec, published, differences)
+        if finished is not None:
+            tables.append(finished)
     return tables
 
 
@@ -79,7 +86,7 @@ def corruption_tables(
         for table in by_backbone(at_worst):
             grid = grid_of(table.runs, table.label, table.label, spec.rows)
             grid.notes += grid_notes(grid)
-            made = results_table(
+            by_column = results_table(
                 grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published, differences
             )
             corruptions = []
@@ -91,10 +98,10 @@ def corruption_tables(
                 # Other images of one corruption, such as a pilot, are told apart by their number.
                 is_only = corruptions.count(corruption) == 1
                 labels.append(corruption if is_only else grid.column_label(column))
-            labels += made.columns[len(labels) :]
+            labels += by_column.columns[len(labels) :]
             title = f"{spec.title}, {grid.heading}, {name} at severity {worst}"
-            notes = [*made.notes, grid_texts(grid)]
-            tables.append(replace(made, title=title, columns=labels, notes=notes))
+            notes = [*by_column.notes, grid_texts(grid)]
+            tables.append(replace(by_column, title=title, columns=labels, notes=notes))
     return tables
 
 
@@ -122,8 +129,8 @@ def tables_per_text(
             # Each data set has a file of descriptions of its own, which makes no other row here.
             grid = grid_of(table.runs, table.label, table.label, spec.rows, hidden=TEXT_KEYS)
             grid.notes += grid_notes(grid)
-            made = grid_table(grid, part, published, differences)
-            if made is not None:
-                tables.append(replace(made, title=f"{made.title}: {text}"))
+            finished = grid_table(grid, part, published, differences)
+            if finished is not None:
+                tables.append(replace(finished, title=f"{finished.title}: {text}"))
     return tables
 

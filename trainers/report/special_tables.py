@@ -219,7 +219,7 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
     """Accuracy of the predictions above a confidence, over all data sets, and the share kept."""
     columns = grid.common_columns()
     accuracy = RowBlock("Accuracy of those kept (%)", [])
-    kept = RowBlock("Share kept (%)", [])
+    share_kept = RowBlock("Share kept (%)", [])
     rows = grid.rows_on(columns) if columns else []
     for row in rows:
         accuracies = []
@@ -230,14 +230,14 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
                                     high=100 * float(interval.high)))
             shares.append(Entry(100 * share))
         accuracy.rows.append(TableRow(row.label, row.method, accuracies))
-        kept.rows.append(TableRow(row.label, row.method, shares))
+        share_kept.rows.append(TableRow(row.label, row.method, shares))
     labels = [f"> {threshold:g}" for threshold in THRESHOLDS]
     total = sum(column.n for column in columns)
     names = ", ".join(column.label for column in columns)
     facts = [f"{total:,} test images of {names} together, first seed of each",
              "brackets: 95 % interval"]
     notes = [fact_sentences(facts), *grid.notes]
-    return Table(name, title, labels, [accuracy, kept], notes, facts)
+    return Table(name, title, labels, [accuracy, share_kept], notes, facts)
 
 
 def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, float]:

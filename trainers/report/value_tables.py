@@ -58,7 +58,17 @@ def varied_keys(columns: str) -> tuple[str, ...]:
 def column_value(
     columns: str, measured: Measured, runs: Sequence[Measured], backbone: str
 ) -> tuple[str, str]:
-    """The column of a run in a table of values: what makes it another column, and its label."""
+    """The column of a run in a table of values.
+
+    Args:
+        columns: What the columns are; see `TableSpec`.
+        measured: The run.
+        runs: Those of its row, one of which may know the default of a setting.
+        backbone: As tables name it.
+
+    Returns:
+        What makes it another column, and its label.
+    """
     record = measured.record
     if columns == "backbone":
         return backbone, backbone
@@ -104,19 +114,26 @@ def value_tables(
     tables = by_backbone(measured)
     if spec.columns == "backbone":
         return [value_table(measured, tables, spec, published, spec.title)]
-    made = []
+    of_backbones = []
     for table in tables:
-        made.append(
-            value_table(table.runs, [table], spec, published, f"{spec.title}, {table.label}")
-        )
-    return made
+        title = f"{spec.title}, {table.label}"
+        of_backbones.append(value_table(table.runs, [table], spec, published, title))
+    return of_backbones
 
 
 def value_table(
     runs: Sequence[Measured], tables: Sequence[BackboneRuns], spec: TableSpec,
     published: PublishedOptions, title: str,
 ) -> Table:
-    """One table of `value_tables`."""
+    """One table of `value_tables`.
+
+    Args:
+        runs: The test runs of the table.
+        tables: The runs of each backbone, whose labels name the columns or the sources.
+        spec: What the columns, rows and metrics are.
+        published: Which published rows are added.
+        title: Of the table.
+    """
     tested = [run for run in runs if not method_info(run.run.trainer).trained]
     if spec.columns == "prompt":
         tested += zero_shot_parts(tested)

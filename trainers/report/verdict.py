@@ -86,6 +86,7 @@ def judge(
 
 
 def make_line(grid: Grid, row: Row, columns: Sequence[Column]) -> Line:
+    """A row's means over some columns, in percent."""
     return Line(
         row=row,
         ece=100 * grid.mean(row, columns, "ece"),

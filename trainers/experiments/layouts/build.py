@@ -93,6 +93,14 @@ def table_name(experiment: str, table: Mapping[str, Any], names: list[str]) -> s
 def table_spec(
     experiment: Experiment, table: Mapping[str, Any], name: str, swept: list[str]
 ) -> TableSpec:
+    """The specification of one table of an experiment.
+
+    Args:
+        experiment: Whose title, metrics and published tables it has.
+        table: As the layout's yaml file has it.
+        name: Of the table.
+        swept: Keys of the swept settings, which the rows may state.
+    """
     columns = str(table["columns"])
     if columns == "across":
         columns = {"shots": "prompt"}.get(experiment.across, experiment.across)

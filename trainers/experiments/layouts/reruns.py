@@ -114,6 +114,7 @@ def is_comparable(measured: Measured) -> bool:
 
 
 def is_of_conditions(rerun: Mapping[str, Any], measured: Measured) -> bool:
+    """Whether a log is of the method, data set, backbone and number of images of a run."""
     record = measured.record
     ours = (record.method["trainer"], record.data["dataset"], record.model["backbone"], measured.n)
     return ours == (rerun["trainer"], rerun["dataset"], rerun["backbone"], rerun["images"])
@@ -122,7 +123,14 @@ def is_of_conditions(rerun: Mapping[str, Any], measured: Measured) -> bool:
 def compare(
     grid: Grid, column: Column, measured: Measured, rerun: Mapping[str, Any],
 ) -> list[Comparison]:
-    """All quantities of one log."""
+    """All quantities of one log.
+
+    Args:
+        grid: The runs.
+        column: The data set.
+        measured: The run that is compared.
+        rerun: The log, as published_reruns.json has it.
+    """
     common: dict[str, Any] = {
         "dataset": grid.column_label(column), "method": rerun["trainer"], "source": rerun["source"],
         "link": rerun["link"],

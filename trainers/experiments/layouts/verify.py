@@ -309,7 +309,16 @@ def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check
 def make_check(
     grid: Grid, row: Row, column: Column, cell: Sequence[Measured], metric: str, is_demo: bool,
 ) -> Check:
-    """One cell by one metric."""
+    """One cell by one metric.
+
+    Args:
+        grid: The runs.
+        row: Of the cell.
+        column: Of the cell.
+        cell: Its runs, one per seed.
+        metric: By name.
+        is_demo: Whether it is compared with the small CLIP's card instead of papers.
+    """
     by_seed = {run.seed: METRICS[metric].scale * run.value(metric) for run in cell}
     if is_demo:
         figures = card_figures(cell[0].record, metric)

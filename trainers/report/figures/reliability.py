@@ -61,6 +61,14 @@ class Panel(NamedTuple):
 
 
 def diagram(method: str, confidence: Array, correct: Array, bins: int = cal.BINS) -> Diagram:
+    """The reliability diagram of one method on one data set.
+
+    Args:
+        method: Registered name.
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        bins: Number of bins.
+    """
     density, _ = np.histogram(confidence, bins=DENSITY_CELLS, range=(0, 1))
     return Diagram(
         method,
@@ -81,10 +89,10 @@ def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
     lines = panel_lines(diagrams)
     broken = len(lines) == 1 and len(lines[0]) > ACROSS
     if broken:
-        whole = lines[0]
+        row = lines[0]
         lines = []
-        for start in range(0, len(whole), ACROSS):
-            lines.append(whole[start : start + ACROSS])
+        for start in range(0, len(row), ACROSS):
+            lines.append(row[start : start + ACROSS])
     width = len(lines[0])
     with styled():
         figure = new_figure(

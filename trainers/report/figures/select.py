@@ -190,6 +190,7 @@ def selective_on(
 
 
 def sals_figures(grid: Grid, name: str) -> Iterator[NamedFigure]:
+    """ECE with and without SaLS by data set; none if no row has zero-shot predictions."""
     groups = sals_groups(grid)
     if groups:
         words = f"ECE with and without SaLS, {grid.heading}. Accuracy is the same."
@@ -226,6 +227,7 @@ def has_sals(grid: Grid, row: Row) -> bool:
 
 
 def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
+    """One against two steps; none if no method was run with both."""
     panels = step_panels(grid)
     if panels:
         words = f"One against two steps, {grid.heading}; hatched: two steps."
@@ -300,6 +302,7 @@ def lambda_figures(grid: Grid) -> Iterator[NamedFigure]:
 
 
 def prompt_figure(grid: Grid, column: Column, suffix: str = "") -> NamedFigure:
+    """ECE by initial prompt and method on one data set."""
     name = grid.column_label(column)
     words = f"ECE by initial prompt on {name}, {grid.heading}."
     figure = draw_prompts(name, prompt_errors(grid, column))

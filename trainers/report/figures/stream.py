@@ -30,6 +30,12 @@ class Running(NamedTuple):
 
 def running(confidence: Array, correct: Array, position: Array, bins: int) -> Running:
     """Metrics of windows of a tenth of the images, at least `LEAST_WINDOW`, in order of position.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        position: Place of each image in the stream, (N,).
+        bins: Of ECE.
     """
     order = position.argsort()
     confidence = confidence[order]
