@@ -91,8 +91,7 @@ def test_what_is_missing(zoo):
     (zoo / "own" / "cat").mkdir()
     with pytest.raises(DataError, match="has no test images"):
         build_dataset("ImageFolder", zoo / "own")
-    with pytest.raises(DataError, match="/nowhere is not a folder: give the one that holds the "
-                                        "class folders with --"):
+    with pytest.raises(DataError, match="/nowhere is not a folder: give the one that holds your images with --"):
         build_dataset("ImageFolder", "/nowhere")
 
 

@@ -49,6 +49,9 @@ def take_away() -> None:
     os.kill = refuse_signal
     for module, name in ((builtins, "open"), (io, "open"), (os, "open"), (os, "stat"), (os, "readlink")):
         setattr(module, name, without_proc(getattr(module, name)))
+    from promptcal.datasets.utils import lock  # after the parts are gone, as it would be elsewhere
+
+    lock.PROCESSES_CAN_BE_ASKED_FOR = False
 
 
 def refuse_link(*_: object, **__: object) -> None:
@@ -69,9 +72,8 @@ def without_proc(function):
 
 def main() -> None:
     take_away()
-    from promptcal.datasets.utils import cli, lock
+    from promptcal.datasets.utils import cli
 
-    lock.PROCESSES_CAN_BE_ASKED_FOR = False
     for tool, *arguments in json.loads(sys.argv[1]):
         module = importlib.import_module(f"promptcal.tools.{tool}")
         status = cli.outcome(lambda main=module.main, arguments=arguments: main(arguments))
