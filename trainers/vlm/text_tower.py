@@ -417,13 +417,13 @@ def attention(
         q, k, v = blocks[number].permute(3, 0, 4, 1, 2, 5)
         if at_end:
             q = end_queries[number].transpose(1, 2)[..., None, :]  # (B, heads, prompts, 1, d_head)
-        outputs.append(attend(block, q, k, v, shared_k, shared_v, at_end))
+        outputs.append(attend(block, q, k, v, (shared_k, shared_v), at_end))
     return F.linear(torch.cat(outputs, dim=2).transpose(1, 2).flatten(2), *layer.out)
 
 
 def attend(
-    block: Block, q: Tensor, k: Tensor, v: Tensor, shared_k: Tensor | None = None,
-    shared_v: Tensor | None = None, at_end: bool = False,
+    block: Block, q: Tensor, k: Tensor, v: Tensor, shared: tuple[Tensor, Tensor] | None = None,
+    at_end: bool = False,
 ) -> Tensor:
     """Attention of each prompt's queries to the shared tokens and, causally, to its own.
 
@@ -432,23 +432,24 @@ def attend(
         q: (B, heads, prompts, length, d), or (B, heads, prompts, 1, d) of the ends.
         k: Of the prompts' own tokens, (B, heads, prompts, length, d).
         v: As `k`.
-        shared_k: (B, heads, shared, d); None = there are no shared tokens.
-        shared_v: As `shared_k`.
+        shared: Keys and values of the shared tokens, (B, heads, shared, d) each; None = there are
+            none.
         at_end: Whether the queries are those of the ends.
 
     Returns:
         (B, heads, prompts · queries, d).
     """
     if is_gpu(q.device) and not torch.is_grad_enabled():
-        return attend_fused(block, q, k, v, shared_k, shared_v, at_end)
+        return attend_fused(block, q, k, v, shared, at_end)
     prompts, queries, length = q.shape[2], q.shape[3], k.shape[3]
     q = q * q.shape[-1] ** -0.5
     scores = q @ k.mT
     hidden = block.padding if at_end else block.future
     if hidden is not None:
         scores = scores.masked_fill(hidden, -torch.inf)
-    if shared_k is None or shared_v is None:
+    if shared is None:
         return (scores.softmax(-1).to(v.dtype) @ v).flatten(2, 3)
+    shared_k, shared_v = shared
     shared_scores = (q.flatten(2, 3) @ shared_k.mT).unflatten(2, (prompts, queries))
     weights = torch.cat([shared_scores, scores], dim=-1).softmax(-1).to(v.dtype)
     shared_weights, own_weights = weights.split([shared_k.shape[2], length], dim=-1)
@@ -456,8 +457,8 @@ def attend(
 
 
 def attend_fused(
-    block: Block, q: Tensor, k: Tensor, v: Tensor, shared_k: Tensor | None,
-    shared_v: Tensor | None, at_end: bool,
+    block: Block, q: Tensor, k: Tensor, v: Tensor, shared: tuple[Tensor, Tensor] | None,
+    at_end: bool,
 ) -> Tensor:
     """`attend` by torch's fused attention, which cannot be differentiated for many gradients at
     once.
@@ -469,7 +470,8 @@ def attend_fused(
     q = q.transpose(1, 2).flatten(0, 1)  # (B · prompts, heads, queries, d)
     k = k.transpose(1, 2)
     v = v.transpose(1, 2)
-    if shared_k is not None and shared_v is not None:
+    if shared is not None:
+        shared_k, shared_v = shared
         k = torch.cat([shared_k[:, None].expand(-1, prompts, -1, -1, -1), k], dim=3)
         v = torch.cat([shared_v[:, None].expand(-1, prompts, -1, -1, -1), v], dim=3)
     mask = block.visible
