@@ -403,7 +403,7 @@ class Chooser:
             inside = np.isin(run.images.image, images)
             if int(inside.sum()) == len(images):
                 part = run.predictions.take(inside)
-                samples = make_samples(part.logits, part, self.bins, (None, None), None)
+                samples = make_samples(part.logits, part, self.bins)
                 value = measure_metric(self.criterion, samples)
                 if value is None:
                     raise DataError(

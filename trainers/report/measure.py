@@ -170,6 +170,14 @@ class MeasureOptions:
     details: bool = True
 
 
+@dataclass(frozen=True)
+class LabelledLogits:
+    """Logits (N, K) of validation images with their labels (N,)."""
+
+    logits: Array
+    label: Array
+
+
 def measure_run(
     run: FinishedRun,
     data: Predictions,
@@ -189,11 +197,11 @@ def measure_run(
     """
     cache = cache or MeasuringCache()
     clusters = grouped_clusters(data.cluster)
-    held_out: tuple[Array | None, Array | None] = (None, None)
+    held_out = None
     if validation is not None and not (data.has_logits and validation.has_logits):
         validation = None
     if validation is not None:
-        held_out = (validation.logits, validation.label)
+        held_out = LabelledLogits(validation.logits, validation.label)
     metrics, top = measure_logits(data.logits, data, options, held_out, clusters)
     if not data.has_logits:  # scaling and sets need the other classes too
         options = replace(options, posthoc=False, sets=False)
@@ -210,8 +218,8 @@ def measure_run(
     if options.details:
         classes = class_rows(data, run.classnames)
         mistakes = worst_mistakes(data, run.classnames)
-    if not data.has_logits:
-        mistakes = [replace(one, before=one.before[:1], after=one.after[:1]) for one in mistakes]
+    if not data.has_logits:  # nothing is known below the top class
+        mistakes = [with_top_class_only(mistake) for mistake in mistakes]
     if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
         before = {}
         zero_shot_sets = {}
@@ -231,6 +239,10 @@ def measure_run(
         has_logits=data.has_logits,
         has_unequal_classes=has_unequal_classes(data.label),
     )
+
+
+def with_top_class_only(mistake: Mistake) -> Mistake:
+    return replace(mistake, before=mistake.before[:1], after=mistake.after[:1])
 
 
 def has_unequal_classes(label: Array) -> bool:
@@ -257,13 +269,21 @@ def measure_zero_shot(
     data: Predictions, options: MeasureOptions, validation: Predictions | None,
     cache: MeasuringCache, clusters: Array | None,
 ) -> tuple[Top, dict[str, Interval], dict[str, Sets]]:
-    """Top classes, metrics and conformal sets before adaptation, once for equal predictions."""
+    """Top classes, metrics and conformal sets before adaptation, once for equal predictions.
+
+    Args:
+        data: The predictions of a run.
+        options: What to measure.
+        validation: Predictions on validation images, for temperature scaling; or None.
+        cache: Of the report.
+        clusters: Groups of images that are not independent, (N,), or None.
+    """
     digest = hashlib.sha256(data.zero_shot_logits.tobytes())
     digest.update(data.label.tobytes())
     digest.update(repr(options).encode())
-    held_out: tuple[Array | None, Array | None] = (None, None)
+    held_out = None
     if validation is not None:
-        held_out = (validation.zero_shot_logits, validation.label)
+        held_out = LabelledLogits(validation.zero_shot_logits, validation.label)
         digest.update(validation.zero_shot_logits.tobytes())
     key = digest.hexdigest()
     if key not in cache.zero_shot:
@@ -276,7 +296,7 @@ def measure_zero_shot(
 
 def measure_logits(
     logits: Array, data: Predictions, options: MeasureOptions,
-    held_out: tuple[Array | None, Array | None], clusters: Array | None,
+    held_out: LabelledLogits | None, clusters: Array | None,
 ) -> tuple[dict[str, Interval], Top]:
     """The metrics of some logits (N, K) of a run, and their top classes.
 
@@ -284,7 +304,7 @@ def measure_logits(
         logits: Before or after adaptation.
         data: The predictions of the run.
         options: What to measure.
-        held_out: Logits and labels of validation images, or (None, None).
+        held_out: Of validation images, for temperature scaling; None to cross-fit it.
         clusters: Groups of images that are not independent, (N,), or None.
     """
     samples = make_samples(logits, data, options.bins, held_out, clusters)
@@ -297,15 +317,14 @@ def measure_logits(
 
 
 def make_samples(
-    logits: Array, data: Predictions, bins: int, held_out: tuple[Array | None, Array | None],
-    clusters: Array | None,
+    logits: Array, data: Predictions, bins: int, held_out: LabelledLogits | None = None,
+    clusters: Array | None = None,
 ) -> Samples:
     """What the metrics of some logits are computed from; see `measure_logits`."""
     label = data.label
-    val_logits, val_label = held_out
     with_temperature = None
-    if val_logits is not None and val_label is not None:
-        temperature = fit_temperature(val_logits, val_label)
+    if held_out is not None:
+        temperature = fit_temperature(held_out.logits, held_out.label)
         with_temperature = Top(*cal.top_class(logits / temperature, label))
     elif len(label) > 1 and data.has_logits:
         scaled, _ = cross_fit_temperature(logits, label)
