@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ....datasets.base import dataset_info
 from ....datasets.utils.cli import counted, plural
+from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_arrays
 from ...base import BaseTrainer
 from ...config.names import backbone_name, path_safe
@@ -128,7 +129,9 @@ def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, Array, Array, A
         Confidence before; then largest and mean similarity of classes, and confidence afterwards.
     """
     adapted = trainer.adapt(views)
-    assert adapted.ctx is not None  # these methods tune the context
+    if adapted.ctx is None:
+        raise ConfigError(f"{type(trainer).__name__} tunes no context: this experiment compares "
+                          f"methods that do")
     largest = []
     mean = []
     for text in trainer.clip.encoder.text(adapted.ctx):

@@ -51,7 +51,10 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
     """
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)
-        largest = max((data.count.max() for data in methods.values() if len(data.count)), default=1)
+        largest = 1
+        for data in methods.values():
+            if len(data.count):
+                largest = max(largest, data.count.max())
         panels = figure.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (method, data) in zip(panels, methods.items(), strict=True):
             info = method_info(method)

@@ -90,10 +90,8 @@ def draw_pairs(
             handles.append(Patch(facecolor=info.colour, label=wrapped(info.label), **edge))
         handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
         handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
-        columns = min(
-            len(handles),
-            legend_columns([str(h.get_label()) for h in handles], figure.get_figwidth()),
-        )
+        labels = [str(handle.get_label()) for handle in handles]
+        columns = min(len(handles), legend_columns(labels, figure.get_figwidth()))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)
         return figure
 

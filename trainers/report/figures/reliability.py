@@ -1,6 +1,7 @@
 """Figures of confidence: reliability diagrams and selective accuracy."""
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -170,9 +171,9 @@ def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = ""
     with styled():
         labels = [wrapped(method_info(method).label) for method in series]
         columns = min(3, legend_columns(labels, COLUMN))
-        figure = new_figure(
-            COLUMN, 3.5 + 0.17 * -(-sum(len(label.splitlines()) for label in labels) // columns)
-        )
+        lines_of_labels = sum(len(label.splitlines()) for label in labels)
+        rows_of_legend = math.ceil(lines_of_labels / columns)
+        figure = new_figure(COLUMN, 3.5 + 0.17 * rows_of_legend)
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
         for method, (accuracy, coverage) in series.items():
             info = method_info(method)
