@@ -17,7 +17,8 @@ from .arrays import Array, ArrayLike, check_scores, log_softmax, number_array
 from .objectives import entropy
 
 TAU = (0.01, 100.0)  # range of CoTS's temperatures
-CELLS, PIECES = 32, 4  # cells of log τ at first, and pieces that one cell is cut into in each round
+CELLS = 32  # of log τ at first
+PIECES = 4  # that one cell is cut into in each round
 ROUNDS = 32  # of cutting; tests show how close to the minimum they get
 AT_ONCE = 11  # temperatures per block, to save memory
 NUMBERS_ON_CPU = 1 << 19  # of doubles in one block; a core's cache holds as many
@@ -111,30 +112,45 @@ def confidence_at(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def strong_views(logits: Tensor, share: float = 0.1) -> Tensor:
-    """The strongly augmented views that CoTS uses: the tenth of lowest entropy among all but the
-    plain one, view 0. (B, V, K) -> (B, n). The paper's Algorithm 1 uses their indices among the
-    others as indices among all.
+    """The strongly augmented views that CoTS uses: those of lowest entropy among all but the plain
+    one, view 0.
+
+    The paper's Algorithm 1 uses their indices among the others as indices among all.
+
+    Args:
+        logits: Of all views, (B, V, K).
+        share: Of the views, from 0 to 1; at least one view is used.
+
+    Returns:
+        Indices of views, (B, n).
     """
     strong = logits[:, 1:]
-    return (
-        entropy(strong).argsort(dim=-1, stable=True)[:, : max(1, int(strong.shape[1] * share))] + 1
-    )
+    count = max(1, int(strong.shape[1] * share))
+    by_entropy = entropy(strong).argsort(dim=-1, stable=True)
+    return by_entropy[:, :count] + 1
 
 
 def consistent_temperature(adapted: Tensor, before: Tensor) -> Tensor:
-    """CoTS: the τ (B,) at which the confidence of adapted views (B, n, K) is closest to that
-    before, in mean square. (Liang et al., 2026, Sec. 3.) τ is 1 where that fits equally well: a
-    method that changes nothing is not rescaled.
+    """CoTS: the τ at which the confidence of adapted views is closest to that before, in mean
+    square (Liang et al., 2026, Sec. 3).
+
+    τ is 1 where that fits equally well: a method that changes nothing is not rescaled.
+
+    Args:
+        adapted: Logits of the strong views after adaptation, (B, n, K).
+        before: Those before it, (B, n, K).
+
+    Returns:
+        τ (B,) in double precision.
     """
     before = before.double()
-    return least_misfit(adapted.double(), confidence_at(before, torch.ones_like(before[..., 0])))[
-        0
-    ].exp()
+    target = confidence_at(before, torch.ones_like(before[..., 0]))
+    log_tau, _, _ = least_misfit(adapted.double(), target)
+    return log_tau.exp()
 
 
 def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The log τ (B,) of the least misfit f = mean_i (c_i(τ) − target_i)², where c_i is the
-    confidence of view i of (B, n, K); f there; and a lower bound of f over all τ.
+    """Minimises the misfit f = mean_i (c_i(τ) − target_i)², where c_i is the confidence of view i.
 
     Branch and bound (Piyavskii, 1972; Shubert, 1972). Let β = 1/τ, g_k the gap from a view's
     highest logit to its k-th, and p its softmax: c(β) = 1 / Σ e^{−βg} increases, because c' = c m
@@ -142,58 +158,80 @@ def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor
     stay between their values at both, and so does each term of f and of f' = 2 mean_i (c_i −
     target_i) c_i m_i. Both bound f from below in a cell; where f' has one sign, the bound is f at
     an end. In each round the cell with the lowest bound is cut: no cell that may contain the
-        minimum is dropped, and as cells shrink, the bound rises to the least value found.
+    minimum is dropped, and as cells shrink, the bound rises to the least value found.
+
+    Args:
+        logits: Of views, (B, n, K).
+        target: The confidence that each view should have, (B, n).
+
+    Returns:
+        The log τ of the least misfit, f there, and a lower bound of f over all τ, (B,) each.
     """
     gaps = logits.amax(-1, keepdim=True) - logits  # (B, n, K)
     best = torch.zeros_like(gaps[:, 0, 0])  # log τ
     least = (confidence_at(logits, torch.ones_like(target)) - target).square().mean(-1)
-    low_tau, high_tau = map(math.log, TAU)
     edges = torch.linspace(
-        low_tau, high_tau, CELLS + 1, dtype=gaps.dtype, device=gaps.device
-    ).expand(len(gaps), -1)
-    low = high = bound = gaps.new_empty(len(gaps), 0)
+        math.log(TAU[0]), math.log(TAU[1]), CELLS + 1, dtype=gaps.dtype, device=gaps.device
+    )
+    edges = edges.expand(len(gaps), -1)
+    cuts = torch.linspace(0, 1, PIECES + 1, dtype=gaps.dtype, device=gaps.device)
+    # All cells so far, (B, cells): their ends, and a lower bound of f in each.
+    low = gaps.new_empty(len(gaps), 0)
+    high = low
+    bound = low
     for _ in range(ROUNDS + 1):
         misfit, below = misfit_and_bounds(gaps, target, edges)
-        found = misfit.min(-1)
-        better = found.values < least * (1 - SAME)
-        best = torch.where(better, edges.gather(1, found.indices[:, None])[:, 0], best)
-        least = torch.where(better, found.values, least)
-        low, high, bound = (
-            torch.cat(pair, 1)
-            for pair in ((low, edges[:, :-1]), (high, edges[:, 1:]), (bound, below))
-        )
+        least_at_edges, edge = misfit.min(-1, keepdim=True)
+        is_better = least_at_edges[:, 0] < least * (1 - SAME)
+        best = torch.where(is_better, edges.gather(1, edge)[:, 0], best)
+        least = torch.where(is_better, least_at_edges[:, 0], least)
+
+        low = torch.cat([low, edges[:, :-1]], 1)
+        high = torch.cat([high, edges[:, 1:]], 1)
+        bound = torch.cat([bound, below], 1)
         lowest, chosen = bound.min(-1, keepdim=True)
-        start, end = low.gather(1, chosen), high.gather(1, chosen)
-        edges = torch.lerp(
-            start, end, torch.linspace(0, 1, PIECES + 1, dtype=gaps.dtype, device=gaps.device)
-        )
+        edges = torch.lerp(low.gather(1, chosen), high.gather(1, chosen), cuts)
         bound = bound.scatter(1, chosen, torch.inf)  # its pieces replace it
     return best, least, torch.minimum(lowest[:, 0], least)
 
 
 def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """The misfit (B, E) at each log τ of `edges`, and its lower bound (B, E − 1) between each two.
+    """The misfit at temperatures, and its lower bounds between them; see `least_misfit`.
+
+    Args:
+        gaps: From each view's highest logit to all of its logits, (B, n, K).
+        target: The confidence that each view should have, (B, n).
+        edges: Increasing log τ, (B, E).
+
+    Returns:
+        The misfit at each edge, (B, E), and its lower bound between each two, (B, E − 1).
     """
     inverse = (-edges).exp()  # β (B, E)
-    sums = []
-    for some in inverse.split(AT_ONCE, dim=1):
-        weight = (-gaps[:, :, None] * some[:, None, :, None]).exp()  # (B, n, e, K)
-        sums.append(torch.stack([weight.sum(-1), (weight @ gaps[..., None])[..., 0]]))
-    total, gap = torch.cat(sums, -1)  # (B, n, E) each
-    c, m = 1 / total, gap / total
+    totals = []
+    weighted_gaps = []
+    for betas in inverse.split(AT_ONCE, dim=1):
+        weight = (-gaps[:, :, None] * betas[:, None, :, None]).exp()  # (B, n, e, K)
+        totals.append(weight.sum(-1))
+        weighted_gaps.append((weight @ gaps[..., None])[..., 0])
+    total = torch.cat(totals, -1)  # (B, n, E)
+    c = 1 / total
+    m = torch.cat(weighted_gaps, -1) / total
     error = c - target[..., None]
     misfit = error.square().mean(1)
-    high, low = error[..., :-1], error[..., 1:]  # c decreases and m increases with τ
-    most, least = c[..., :-1] * m[..., 1:], c[..., 1:] * m[..., :-1]  # of c m in each cell
+
+    # c decreases and m increases with τ, so that a cell has their extremes at its ends.
+    high = error[..., :-1]
+    low = error[..., 1:]
+    most = c[..., :-1] * m[..., 1:]  # of c m in each cell
+    least = c[..., 1:] * m[..., :-1]
     nearest = torch.where(low > 0, low, torch.where(high < 0, high, 0))  # the error closest to 0
     slowest = 2 * (low * torch.where(low > 0, least, most)).mean(1)  # lower bound of f'
     fastest = 2 * (high * torch.where(high > 0, most, least)).mean(1)  # upper bound of f'
     width = inverse[:, :-1] - inverse[:, 1:]
-    from_right, from_left = (
-        misfit[:, 1:] + slowest.clamp(max=0) * width,
-        misfit[:, :-1] - fastest.clamp(min=0) * width,
-    )
-    return misfit, torch.stack([nearest.square().mean(1), from_right, from_left]).amax(0)
+    from_right = misfit[:, 1:] + slowest.clamp(max=0) * width
+    from_left = misfit[:, :-1] - fastest.clamp(min=0) * width
+    below = torch.stack([nearest.square().mean(1), from_right, from_left]).amax(0)
+    return misfit, below
 
 
 class StrongViews(NamedTuple):
@@ -259,7 +297,9 @@ def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
         adapted: Logits after it; the same tensor if it changed nothing.
     """
     strong = StrongViews.of(before, adapted)
-    return {} if strong is None else strong.columns()
+    if strong is None:
+        return {}
+    return strong.columns()
 
 
 def cots(logits: ArrayLike, tau: ArrayLike) -> Array:
@@ -278,11 +318,21 @@ def ecots(logits: ArrayLike, tau: ArrayLike, strong_log_p: ArrayLike, text: Arra
     a is the classes' mean cosine. The paper's CLIPs have a of 0.6 to 0.8. Where class features are
     nearly orthogonal, a is small and the strong views dominate. The class features are those before
     adaptation; the paper does not say which.
+
+    Args:
+        logits: Of the plain view, (N, K).
+        tau: CoTS's temperature of each image, (N,).
+        strong_log_p: Logarithm of the strong views' mean prediction at τ, (N, K).
+        text: Unit class features, (K, d).
+
+    Returns:
+        Log-probabilities (N, K).
     """
     weight = mean_cosine(text)
     plain = np.exp(log_softmax(cots(logits, tau)))
     strong = np.exp(number_array(strong_log_p, "strong_log_p", ndim=2).astype(np.float64))
-    return np.log(np.maximum(weight * plain + (1 - weight) * strong, np.finfo(np.float64).tiny))
+    mixed = weight * plain + (1 - weight) * strong
+    return np.log(np.maximum(mixed, np.finfo(np.float64).tiny))
 
 
 def mean_cosine(text: ArrayLike) -> float:
@@ -297,7 +347,8 @@ def mean_cosine(text: ArrayLike) -> float:
     if classes == 1:
         return 1.0
     cosines = text @ text.T
-    return float(np.clip((cosines.sum() - np.trace(cosines)) / (classes * (classes - 1)), 0, 1))
+    total = cosines.sum() - np.trace(cosines)  # of different classes
+    return float(np.clip(total / (classes * (classes - 1)), 0, 1))
 
 
 def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array:
@@ -312,8 +363,9 @@ def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array
     logits = number_array(logits, "logits", ndim=2)
     confidence = np.exp(log_softmax(zero_shot_logits)).max(axis=1, keepdims=True)
     others = (1 - confidence) / max(logits.shape[1] - 1, 1)
-    chosen = np.arange(logits.shape[1]) == logits.argmax(axis=1)[:, None]
-    return np.log(np.maximum(np.where(chosen, confidence, others), np.finfo(np.float64).tiny))
+    is_predicted = np.arange(logits.shape[1]) == logits.argmax(axis=1)[:, None]
+    probabilities = np.where(is_predicted, confidence, others)
+    return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
 
 
 def fixed_temperature(backbone: str, architecture: str = "") -> float:

@@ -29,7 +29,7 @@ CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
 OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
 SMALL_MARK = "token_embedding.rows"
 # open_clip's name of each of OpenAI's models -> layers and width of its image tower, pixels, patch
-# size (None for ResNets) and number of features.
+# size (None for ResNets) and number of features, in the order of SHAPE_KEYS.
 OPENAI_SHAPES = {
     "RN50": ((3, 4, 6, 3), 64, 224, None, 1024),
     "RN101": ((3, 4, 23, 3), 64, 224, None, 512),
@@ -41,12 +41,27 @@ OPENAI_SHAPES = {
     "ViT-L-14": (24, 1024, 224, 14, 768),
     "ViT-L-14-336": (24, 1024, 336, 14, 768),
 }
+SHAPE_KEYS = (
+    "vision_layers",
+    "vision_width",
+    "image_resolution",
+    "vision_patch_size",
+    "embed_dim",
+)
+RESNET_STRIDE = 32  # pixels per position of a ResNet's attention pooling
 HEAD_WIDTH = 64  # numbers per attention head
 NAME_OF_MODEL = "promptcal_name"  # attribute of a loaded module: the name given to `load_clip`
 TOKEN_STD = 0.02  # of CLIP's token embeddings before training
-START, END = tokenizer.encoder["<|startoftext|>"], tokenizer.encoder["<|endoftext|>"]
-TOKENIZER = Tokenizer(tokenizer.encode, (START,), (END,), 0, frozenset({START, END}),
-                      lambda token: tokenizer.decode([token]))
+START = tokenizer.encoder["<|startoftext|>"]
+END = tokenizer.encoder["<|endoftext|>"]
+TOKENIZER = Tokenizer(
+    tokenizer.encode,
+    (START,),
+    (END,),
+    0,
+    frozenset({START, END}),
+    lambda token: tokenizer.decode([token]),
+)
 
 
 class OpenAIBackbone(Backbone):
@@ -55,8 +70,10 @@ class OpenAIBackbone(Backbone):
     def __init__(self, model: CLIP, name: str = "") -> None:
         visual = model.visual
         self.name = name or getattr(model, NAME_OF_MODEL, "")
-        self.module, self.tokenizer = model, TOKENIZER
-        self.context_length, self.embedding = model.context_length, model.token_embedding
+        self.module = model
+        self.tokenizer = TOKENIZER
+        self.context_length = model.context_length
+        self.embedding = model.token_embedding
         self.pixels = Pixels(visual.input_resolution)
         self.features = model.text_projection.shape[1]
         if isinstance(visual, clip.model.VisionTransformer):
@@ -104,9 +121,8 @@ def official_name(weights: str) -> str:
 
 def weights_hash(name: str) -> str:
     """The file's SHA-256. Downloads are verified, so their address has it."""
-    return (WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name)))[
-        :16
-    ]
+    digest = WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name))
+    return digest[:16]
 
 
 def warn_of_small(backbone: str, dataset: str) -> str:
@@ -135,6 +151,7 @@ def weights_file(name: str) -> Path:
 
 
 def check_name(name: str) -> None:
+    """Refuses a name that is neither a known one nor a file's."""
     known = [*BACKBONES, SMALL]
     if name not in known and not Path(name).is_file():
         raise WeightsError(
@@ -144,6 +161,7 @@ def check_name(name: str) -> None:
 
 
 def cache_folder() -> Path:
+    """Where downloaded weights are, which needs a home folder."""
     try:
         return CACHE.expanduser()
     except RuntimeError as error:
@@ -177,22 +195,16 @@ def download(name: str, folder: Path) -> Path:
 
 
 def read_clip(name: str) -> CLIP:
-    """An OpenAI model by name, the small CLIP (`small`), or a local file in one of their formats;
-    fp32, frozen, in eval mode. Files of other projects have the same tensor names but not always
-    the same activation, heads and pixels, and do not state them, so they are refused.
+    """An OpenAI model in fp32, frozen, in eval mode.
+
+    Files of other projects have the same tensor names but not always the same activation, heads and
+    pixels, and do not state them, so they are refused.
+
+    Args:
+        name: One of BACKBONES, `small`, or the path of a file in the format of one of them.
     """
     path = weights_file(name)
-    state = tensors_by_name(read_checkpoint(path))
-    # Training scripts save the model inside `state_dict.`, `module.` or both.
-    prefix = next(
-        (key.removesuffix("text_projection") for key in state if key.endswith("text_projection")),
-        "",
-    )
-    state = {
-        key.removeprefix(prefix): value.float()
-        for key, value in state.items()
-        if key.startswith(prefix)
-    }
+    state = without_prefix(tensors_by_name(read_checkpoint(path)))
     if not {SMALL_MARK, *OPENAI_MARKS} & state.keys():
         model = model_with_shapes(state)
         if model:
@@ -207,11 +219,13 @@ def read_clip(name: str) -> CLIP:
         )
     try:
         if SMALL_MARK in state:
-            rows, weight = state.pop(SMALL_MARK), state["token_embedding.weight"]
-            state["token_embedding.weight"] = full_token_table(rows, weight)
+            rows = state.pop(SMALL_MARK)
+            state["token_embedding.weight"] = full_token_table(
+                rows, state["token_embedding.weight"]
+            )
         model = CLIP(**architecture(state))
-        known = model.state_dict().keys()
-        model.load_state_dict({key: value for key, value in state.items() if key in known})
+        names = model.state_dict().keys()
+        model.load_state_dict({key: value for key, value in state.items() if key in names})
     except Exception as error:  # shapes that do not belong together fail in many places
         reason = (str(error) or type(error).__name__).splitlines()[-1].strip()
         raise WeightsError(
@@ -220,15 +234,32 @@ def read_clip(name: str) -> CLIP:
     return model.eval().requires_grad_(False)
 
 
+def without_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a CLIP in fp32 by the names that OpenAI's module has for them.
+
+    Training scripts save the model inside `state_dict.`, `module.` or both.
+    """
+    prefix = ""
+    for name in tensors:
+        if name.endswith("text_projection"):
+            prefix = name.removesuffix("text_projection")
+            break
+    state = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            state[name.removeprefix(prefix)] = tensor.float()
+    return state
+
+
 def model_with_shapes(state: dict[str, Tensor]) -> str:
     """open_clip's name of the OpenAI model that has the shapes of a state dict; "" if none has."""
     try:
         shapes = architecture(state)
     except (KeyError, ValueError, IndexError):  # not a CLIP
         return ""
+    values = tuple(shapes[key] for key in SHAPE_KEYS)
     for name, expected in OPENAI_SHAPES.items():
-        if (shapes["vision_layers"], shapes["vision_width"], shapes["image_resolution"],
-                shapes["vision_patch_size"], shapes["embed_dim"]) == expected:
+        if values == expected:
             return name
     return ""
 
@@ -236,34 +267,35 @@ def model_with_shapes(state: dict[str, Tensor]) -> str:
 def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
     """The arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
     def layers(prefix: str) -> int:
-        """At least one: if the weights have none, loading them fails."""
-        return max(
-            1,
-            len(
-                {key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)}
-            ),
-        )
+        """Layers whose names begin so: at least one. If the weights have none, loading them fails.
+        """
+        numbers = set()
+        for key in state:
+            if key.startswith(prefix):
+                numbers.add(key.removeprefix(prefix).split(".")[0])
+        return max(1, len(numbers))
 
-    vision: dict[str, Any]
+    vision_layers: int | tuple[int, ...]
+    patch_size: int | None
     if "visual.proj" in state:
-        vision_width, _, _, patch = state["visual.conv1.weight"].shape
+        vision_width, _, _, patch_size = state["visual.conv1.weight"].shape
         positions = state["visual.positional_embedding"]
-        vision = {
-            "vision_layers": layers("visual.transformer.resblocks."),
-            "vision_patch_size": patch,
-        }
+        vision_layers = layers("visual.transformer.resblocks.")
+        stride = patch_size
     else:
-        vision_width, patch = state["visual.layer1.0.conv1.weight"].shape[0], 32
+        vision_width = state["visual.layer1.0.conv1.weight"].shape[0]
         positions = state["visual.attnpool.positional_embedding"]
-        stages = tuple(layers(f"visual.layer{i}.") for i in (1, 2, 3, 4))
-        vision = {"vision_layers": stages, "vision_patch_size": None}
+        vision_layers = tuple(layers(f"visual.layer{stage}.") for stage in (1, 2, 3, 4))
+        patch_size = None
+        stride = RESNET_STRIDE
     vocab_size, width = state["token_embedding.weight"].shape
     # In patches; one more position is the class token's or the mean's
     side = round((len(positions) - 1) ** 0.5)
     return {
-        **vision,
+        "vision_layers": vision_layers,
+        "vision_patch_size": patch_size,
         "vision_width": vision_width,
-        "image_resolution": patch * side,
+        "image_resolution": stride * side,
         "embed_dim": state["text_projection"].shape[1],
         "context_length": len(state["positional_embedding"]),
         "vocab_size": vocab_size,

@@ -8,15 +8,12 @@ def card_results(dataset: str) -> dict[str, dict[str, float]]:
     """The results on the card in percent, as {method: {metric: mean over seeds}}; empty for a data
     set without any.
     """
-    table = (
-        CARD.read_text(encoding="utf-8")
-        .partition(f"| {dataset} | accuracy | ECE |")[2]
-        .partition("\n\n")[0]
-    )
-    rows = [
-        [cell.strip().partition(" ")[0] for cell in line.split("|")[1:4]]
-        for line in table.splitlines()[2:]
-    ]
-    return {
-        method: {"accuracy": float(accuracy), "ece": float(ece)} for method, accuracy, ece in rows
-    }
+    card = CARD.read_text(encoding="utf-8")
+    table = card.partition(f"| {dataset} | accuracy | ECE |")[2].partition("\n\n")[0]
+    results = {}
+    for line in table.splitlines()[2:]:  # after the rest of the header and the line below it
+        # Such as `| CoOp | 81.2 ± 0.3 | 4.5 ± 0.1 |`: the first word of each cell.
+        cells = [cell.strip().partition(" ")[0] for cell in line.split("|")[1:4]]
+        method, accuracy, ece = cells
+        results[method] = {"accuracy": float(accuracy), "ece": float(ece)}
+    return results

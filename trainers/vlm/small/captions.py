@@ -84,21 +84,32 @@ IMAGES = ("photo", "aerial photo", "satellite image", "picture", "view", "image"
 
 
 def with_article(words: str) -> str:
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+    """Words after `a` or `an`."""
+    article = "an" if words[0] in "aeiou" else "a"
+    return f"{article} {words}"
 
 
 def draw_caption(rng: np.random.Generator, classname: str, condition: str) -> str:
     """A random caption of a class under a condition."""
     before, after = CONDITION_WORDS[condition]
-    land, image = str(rng.choice(LAND[classname])), str(rng.choice(IMAGES))
-    place = f"the {land}" if rng.random() < 0.5 else with_article(land)
+    land = str(rng.choice(LAND[classname]))
+    image = str(rng.choice(IMAGES))
+    if rng.random() < 0.5:
+        land = f"the {land}"
+    else:
+        land = with_article(land)
     if rng.random() < 0.6:
-        return f"{with_article(f'{rng.choice(before)} {image}')} of {place}."
-    return f"{with_article(image)} of {place} {rng.choice(after)}."
+        image = f"{rng.choice(before)} {image}"
+        return f"{with_article(image)} of {land}."
+    return f"{with_article(image)} of {land} {rng.choice(after)}."
 
 
 def all_words() -> str:
     """All words of all captions."""
-    conditions = (words for pair in CONDITION_WORDS.values() for words in (*pair[0], *pair[1]))
-    lands = (words for choices in LAND.values() for words in choices)
-    return " ".join(("a an the of", *IMAGES, *conditions, *lands, "."))
+    wordings = ["a an the of", *IMAGES]
+    for before, after in CONDITION_WORDS.values():
+        wordings += [*before, *after]
+    for lands in LAND.values():
+        wordings += lands
+    wordings.append(".")
+    return " ".join(wordings)

@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 PROMPT = "a photo of a"  # of the tests; no caption has it without a condition
 SCALES = (1.0, 1000.0)  # range of the logit scale
-CLASSES, CONDITIONS = tuple(LAND), tuple(CONDITION_WORDS)
+CLASSES = tuple(LAND)
+CONDITIONS = tuple(CONDITION_WORDS)
 CLEAR_SHARE = 0.25  # of the training tiles; the rest is spread evenly over the other conditions
 # Tokens of captions; the end token is last
 ROWS = torch.tensor(sorted({START, END, *tokenizer.encode(all_words())}))
@@ -83,32 +84,40 @@ def training_tiles(count: int, seed: int) -> tuple[Tensor, np.ndarray, np.ndarra
     """Images (N, SIZE, SIZE, 3) uint8 with the indices of their classes and conditions, (N,) each:
     classes in turn, conditions at random.
     """
-    share = [CLEAR_SHARE] + [(1 - CLEAR_SHARE) / (len(CONDITIONS) - 1)] * (len(CONDITIONS) - 1)
-    conditions = tile_rng("small clip labels", seed).choice(len(CONDITIONS), count, p=share)
+    others = len(CONDITIONS) - 1
+    shares = [CLEAR_SHARE] + [(1 - CLEAR_SHARE) / others] * others
+    conditions = tile_rng("small clip labels", seed).choice(len(CONDITIONS), count, p=shares)
     classes = np.arange(count) % len(CLASSES)
     images = []
     for number in show_progress(range(count), "drawing", "tile", total=count):
         rng = tile_rng("small clip", seed, number)
         image = draw(CLASSES[classes[number]], rng)
-        images.append(
-            to_bytes(under(CONDITIONS[conditions[number]], image, rng, rng.uniform(0.3, 1.0)))
-        )
+        strength = rng.uniform(0.3, 1.0)
+        image = under(CONDITIONS[conditions[number]], image, rng, strength)
+        images.append(to_bytes(image))
     return torch.from_numpy(np.stack(images)), classes, conditions
 
 
 def normalised(images: Tensor) -> Tensor:
-    """uint8 (B, H, W, 3) as CLIP takes it, (B, 3, H, W)."""
-    return ((images.float() / 255 - torch.tensor(OPENAI_MEAN)) / torch.tensor(OPENAI_STD)).permute(
-        0, 3, 1, 2
-    )
+    """Images uint8 (B, H, W, 3) as CLIP takes them, (B, 3, H, W)."""
+    mean = torch.tensor(OPENAI_MEAN)
+    std = torch.tensor(OPENAI_STD)
+    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
 def random_crops(images: Tensor, generator: torch.Generator, uncropped: float) -> Tensor:
     """Crops and flips like the views of test-time tuning: 8–100 % of the area, sides 3:4 to 4:3,
     bilinear.
 
-    A share `uncropped` of the images is not cropped; all are mirrored at random, vertically too, as
-    seen from above.
+    All images are mirrored at random, vertically too, as seen from above.
+
+    Args:
+        images: uint8 (B, SIZE, SIZE, 3).
+        generator: Where the random numbers come from.
+        uncropped: Share of the images that are not cropped, from 0 to 1.
+
+    Returns:
+        Normalised crops (B, 3, SIZE, SIZE).
     """
     count = len(images)
     area = torch.empty(count).uniform_(0.08, 1, generator=generator)
@@ -119,7 +128,8 @@ def random_crops(images: Tensor, generator: torch.Generator, uncropped: float) -
     centres = (2 * torch.rand(count, 2, generator=generator) - 1) * (1 - sides)
     mirror = torch.randint(0, 2, (count, 2), generator=generator) * 2 - 1
     matrix = torch.zeros(count, 2, 3)
-    matrix[:, 0, 0], matrix[:, 1, 1] = (sides * mirror).unbind(1)
+    matrix[:, 0, 0] = sides[:, 0] * mirror[:, 0]
+    matrix[:, 1, 1] = sides[:, 1] * mirror[:, 1]
     matrix[:, :, 2] = centres
     grid = F.affine_grid(matrix, [count, 3, SIZE, SIZE], align_corners=False)
     return F.grid_sample(normalised(images), grid, padding_mode="border", align_corners=False)
@@ -142,18 +152,18 @@ def new_model(settings: Settings) -> CLIP:
     torch.manual_seed(settings.seed)
     model = CLIP(**ARCHITECTURE)
     no_rows = torch.empty(0, ARCHITECTURE["transformer_width"])
-    model.token_embedding = nn.Embedding.from_pretrained(
-        full_token_table(ROWS[:0], no_rows)[ROWS], freeze=False
-    )
+    table = full_token_table(ROWS[:0], no_rows)[ROWS]
+    model.token_embedding = nn.Embedding.from_pretrained(table, freeze=False)
     model.logit_scale.requires_grad_(False).fill_(math.log(settings.scale))
-    norm, direction = model.ln_final, torch.randn(model.text_projection.shape[1])
+    norm = model.ln_final
+    direction = torch.randn(model.text_projection.shape[1])
+    length = math.sqrt((1 / settings.free - 1) * len(direction))
     varying = torch.ones_like(norm.weight)
     varying[-1] = 0
     with torch.no_grad():
-        norm.weight[-1], norm.bias[-1] = 0, 1
-        model.text_projection[-1] = F.normalize(direction, dim=0) * math.sqrt(
-            (1 / settings.free - 1) * len(direction)
-        )
+        norm.weight[-1] = 0
+        norm.bias[-1] = 1
+        model.text_projection[-1] = F.normalize(direction, dim=0) * length
     # AdamW does not change a number without gradient and decay
     for parameter in (norm.weight, norm.bias):
         parameter.register_hook(lambda gradient: gradient * varying)
@@ -174,9 +184,16 @@ def encode_captions(model: CLIP, tokens: Tensor) -> Tensor:
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor) -> Tensor:
-    """CLIP's symmetric loss where several pairs of a batch may match, as `match` (images, texts)
-    says: targets are shared evenly among them. A caption without an image in the batch is a
-    negative only.
+    """CLIP's symmetric loss where several pairs of a batch may match.
+
+    Targets are shared evenly among them. A caption without an image in the batch is a negative
+    only.
+
+    Args:
+        images: Image features (images, d).
+        texts: Text features (texts, d).
+        match: Whether an image and a text match, (images, texts).
+        scale: Factor on the cosines.
     """
     logits = scale * F.normalize(images, dim=-1) @ F.normalize(texts, dim=-1).T
     target = match.float()
@@ -187,48 +204,51 @@ def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor
     return (by_image + by_text) / 2
 
 
+def make_optimizer(model: CLIP, settings: Settings) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices alone and a lower rate for the token embeddings."""
+    matrices = []
+    vectors = []
+    for name, parameter in model.named_parameters():
+        if name.startswith("token_embedding"):
+            continue
+        if parameter.dim() >= 2:
+            matrices.append(parameter)
+        elif parameter.dim() == 1:
+            vectors.append(parameter)
+    tokens = [model.token_embedding.weight]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay, "lr": settings.lr},
+        {"params": vectors, "weight_decay": 0.0, "lr": settings.lr},
+        {"params": tokens, "weight_decay": 0.0, "lr": settings.token_lr},
+    ]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98))
+
+
 def train(
     images: Tensor, classes: np.ndarray, conditions: np.ndarray, settings: Settings
 ) -> tuple[CLIP, list[float]]:
-    """The trained model, and the loss of each step.
+    """Trains a model.
 
     Each tile has a caption and a hard negative: its class under a wrong condition.
+
+    Args:
+        images: uint8 (N, SIZE, SIZE, 3).
+        classes: Indices of CLASSES, (N,).
+        conditions: Indices of CONDITIONS, (N,).
+        settings: How it is trained.
+
+    Returns:
+        The trained model, and the loss of each step.
     """
     model = new_model(settings).train()
-    named = [
-        (name, p) for name, p in model.named_parameters() if not name.startswith("token_embedding")
-    ]
-    optimizer = torch.optim.AdamW(
-        [
-            {
-                "params": [p for _, p in named if p.dim() >= 2],
-                "weight_decay": settings.weight_decay,
-                "lr": settings.lr,
-            },
-            {
-                "params": [p for _, p in named if p.dim() == 1],
-                "weight_decay": 0.0,
-                "lr": settings.lr,
-            },
-            {
-                "params": [model.token_embedding.weight],
-                "weight_decay": 0.0,
-                "lr": settings.token_lr,
-            },
-        ],
-        betas=(0.9, 0.98),
-    )
+    optimizer = make_optimizer(model, settings)
 
     def learning_rate(step: int) -> float:
         """Linear warm-up, then half a cosine to 0, as a share of the full rate."""
         if step < settings.warmup:
             return (step + 1) / settings.warmup
-        return 0.5 * (
-            1
-            + math.cos(
-                math.pi * ((step - settings.warmup) / max(1, settings.steps - settings.warmup))
-            )
-        )
+        progress = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+        return 0.5 * (1 + math.cos(math.pi * progress))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate)
     rng = np.random.default_rng(settings.seed)
@@ -238,16 +258,19 @@ def train(
         chosen = rng.choice(len(images), settings.batch, replace=False)
         right = conditions[chosen]
         wrong = (right + rng.integers(1, len(CONDITIONS), len(chosen))) % len(CONDITIONS)
-        text_classes, text_conditions = np.tile(classes[chosen], 2), np.concatenate([right, wrong])
-        texts = [draw_caption(rng, CLASSES[k], CONDITIONS[c])
-                 for k, c in zip(text_classes, text_conditions, strict=True)]
-        match = torch.from_numpy(
-            (classes[chosen, None] == text_classes) & (right[:, None] == text_conditions)
-        )
-        features = model.encode_image(random_crops(images[chosen], generator, settings.whole))
-        loss = contrastive_loss(
-            features, encode_captions(model, caption_tokens(texts)), match, model.logit_scale.exp()
-        )
+        text_classes = np.tile(classes[chosen], 2)
+        text_conditions = np.concatenate([right, wrong])
+        texts = []
+        for label, condition in zip(text_classes, text_conditions, strict=True):
+            texts.append(draw_caption(rng, CLASSES[label], CONDITIONS[condition]))
+        same_class = classes[chosen, None] == text_classes
+        same_condition = right[:, None] == text_conditions
+        match = torch.from_numpy(same_class & same_condition)
+
+        crops = random_crops(images[chosen], generator, settings.whole)
+        image_features = model.encode_image(crops)
+        text_features = encode_captions(model, caption_tokens(texts))
+        loss = contrastive_loss(image_features, text_features, match, model.logit_scale.exp())
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -260,13 +283,20 @@ def train(
 def calibrated_scale(cosines: Tensor, labels: Tensor) -> float:
     """The logit scale at which mean confidence equals accuracy, by bisection to one in a million;
     an end of SCALES if there is none.
+
+    Args:
+        cosines: Of images and classes, (N, K).
+        labels: True class of each image, (N,).
     """
     accuracy = (cosines.argmax(1) == labels).double().mean()
     low, high = SCALES
     while high / low > 1 + 1e-6:
         middle = (low * high) ** 0.5
         confidence = (middle * cosines.double()).softmax(1).amax(1).mean()
-        low, high = (middle, high) if confidence < accuracy else (low, middle)
+        if confidence < accuracy:
+            low = middle
+        else:
+            high = middle
     return (low * high) ** 0.5
 
 
@@ -278,7 +308,7 @@ def finish(model: CLIP, settings: Settings) -> None:
     Layer norms cancel the factor on the stream, so features stay, but a step of test-time tuning,
     whose size is fixed, has more effect beside smaller embeddings. The scale is set on validation
     tiles with the prompt of the tests: that of training would be far too high for unseen tiles and
-        wordings.
+    wordings.
     """
     summed = [model.token_embedding.weight, model.positional_embedding]
     for block in model.transformer.resblocks:
@@ -287,15 +317,18 @@ def finish(model: CLIP, settings: Settings) -> None:
         parameter.data *= settings.stream
     for parameter in model.parameters():
         parameter.data = parameter.half().float()
-    text = unit(
-        encode_captions(model, caption_tokens([f"{PROMPT} {name}." for name in CLASSNAMES]))
-    )
-    numbers = range(settings.validation)
-    tiles = torch.from_numpy(
-        np.stack([tile("val", name, number) for name in CLASSNAMES for number in numbers])
-    )
-    labels = torch.arange(len(CLASSNAMES)).repeat_interleave(len(numbers))
-    features = torch.cat([unit(model.encode_image(normalised(some))) for some in tiles.split(64)])
+    prompts = [f"{PROMPT} {name}." for name in CLASSNAMES]
+    text = unit(encode_captions(model, caption_tokens(prompts)))
+
+    tiles = []
+    for name in CLASSNAMES:
+        for number in range(settings.validation):
+            tiles.append(tile("val", name, number))
+    labels = torch.arange(len(CLASSNAMES)).repeat_interleave(settings.validation)
+    feature_batches = []
+    for batch in torch.from_numpy(np.stack(tiles)).split(64):
+        feature_batches.append(unit(model.encode_image(normalised(batch))))
+    features = torch.cat(feature_batches)
     model.logit_scale.fill_(math.log(calibrated_scale(features @ text.T, labels)))
 
 
