@@ -74,11 +74,14 @@ def load_or_compile() -> Callable[..., None]:
     machine = target.codegen().magic_tuple()  # the CPU and its features
     versions = repr((numba.__version__, np.__version__, sys.version, machine))
     key = hashlib.sha256(Path(kernels.__file__).read_bytes() + versions.encode()).hexdigest()
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - pathlib's may fail
+    # Without a home folder pathlib's function fails; this one leaves the path as it is.
+    home_cache = os.path.expanduser("~/.cache")  # noqa: PTH111
+    folder = os.environ.get("XDG_CACHE_HOME") or home_cache
     file = Path(folder, "promptcal", f"kernels-{key}")
     content = read_verified(file)
     if content is not None:
-        views.add_overload(CompileResult._rebuild(target, *pickle.loads(content)))  # noqa: S301 - verified
+        compiled = pickle.loads(content)  # noqa: S301 - verified
+        views.add_overload(CompileResult._rebuild(target, *compiled))
         return views
     logger.info("compiling the kernels that make views, about 20 seconds, once")
     views.compile(kernels.SIGNATURE)
@@ -93,13 +96,16 @@ def read_verified(path: Path) -> bytes | None:
     """
     try:
         with open_regular(path) as file:
-            status, content = os.fstat(file.fileno()), file.read()
+            status = os.fstat(file.fileno())
+            stored = file.read()
     except OSError:
         return None
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         return None
-    digest, content = content[:DIGEST], content[DIGEST:]
-    return content if digest == hashlib.sha256(content).digest() else None
+    content = stored[DIGEST:]
+    if stored[:DIGEST] != hashlib.sha256(content).digest():
+        return None
+    return content
 
 
 def write_verified(path: Path, content: bytes) -> None:

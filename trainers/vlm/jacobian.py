@@ -99,7 +99,8 @@ def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
     Returns:
         An array (K, d, n_ctx · width).
     """
-    classes, features = len(encoder.class_tokens), encoder.backbone.features
+    classes = len(encoder.class_tokens)
+    features = encoder.backbone.features
     n_ctx, width = context.shape[-2:]
     device = context.device
     per_class = context if context.dim() == 3 else context.expand(classes, -1, -1)

@@ -91,7 +91,8 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
         content = ", ".join(names) or "no checkpoint"
         remedy = ("correct --model-dir, the folder in which a run of CoOp has saved its prompt, "
                   "or --load-epoch")
-        seeds = sorted(found.parent.name for found in Path(model_dir).glob(f"seed*/{FOLDER}"))
+        prompt_folders = Path(model_dir).glob(f"seed*/{FOLDER}")
+        seeds = sorted(prompts.parent.name for prompts in prompt_folders)
         if seeds:
             remedy = (f"{model_dir} has {', '.join(seeds)}: choose with --seed, or give one of "
                       f"these folders as --model-dir")
@@ -253,7 +254,8 @@ def check_context(path: Path, stored: StoredPrompt, backbone: Backbone, position
             f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
             f"'{position}': add {CLASS_TOKEN_POSITION} {stored_position}")
     context = stored.context
-    shape, width = tuple(context.shape), backbone.width
+    shape = tuple(context.shape)
+    width = backbone.width
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
         learnt_with = f", learnt with {stored.backbone}," if stored.backbone else ""
         raise WeightsError(

@@ -30,7 +30,9 @@ from .tokenizer import ClassTokenPosition, reorder_tokens
 
 SAVED_NUMBERS = 22  # that autograd saves per token and layer, in units of the width
 SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)
-QUICK_GELU, GELU, TANH_GELU = "quick_gelu", "gelu", "gelu_tanh"
+QUICK_GELU = "quick_gelu"
+GELU = "gelu"
+TANH_GELU = "gelu_tanh"
 # Blocks of prompts on a GPU. With ImageNet's names, three add 15 % of padding and two 39 %.
 BLOCKS_ON_GPU = 3
 
@@ -271,8 +273,8 @@ class TextTower:
         with torch.no_grad():
             start = torch.tensor(weights.start, dtype=torch.long, device=self.device)
             self.start = weights.embedding(start).float()  # (1, width)
-            own = torch.tensor(packed_tokens, device=self.device)
-            self.own = weights.embedding(own).float()  # (own tokens of all classes, width)
+            packed = torch.tensor(packed_tokens, device=self.device)
+            self.embeddings = weights.embedding(packed).float()  # (tokens of all classes, width)
         self.layouts: dict[tuple[int, int], Layout] = {}
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -332,7 +334,7 @@ class TextTower:
         x = torch.cat([
             (self.start + positions[:, :first]).expand(batch, -1, -1),
             context + positions[:, first:shared],
-            (self.own + positions[:, shared + self.offsets]).expand(batch, -1, -1),
+            (self.embeddings + positions[:, shared + self.offsets]).expand(batch, -1, -1),
         ], dim=1)
         return x, self.layout(shared, separate=0)
 
@@ -353,9 +355,9 @@ class TextTower:
             own_length = block.length - before
             classes_of_block = slice(first_class, first_class + block.prompts)
             tokens_of_block = slice(first_token, first_token + block.prompts * own_length)
-            own = self.own[tokens_of_block].unflatten(0, (block.prompts, own_length))
-            prompt = torch.cat(
-                [beginnings[:, classes_of_block], own.expand(batch, -1, -1, -1)], dim=2)
+            endings = self.embeddings[tokens_of_block].unflatten(0, (block.prompts, own_length))
+            endings = endings.expand(batch, -1, -1, -1)
+            prompt = torch.cat([beginnings[:, classes_of_block], endings], dim=2)
             if self.position:
                 position = self.position.of_classes(self.order[classes_of_block].tolist())
                 order = position.order(len(self.start), n_ctx, block.length)
@@ -441,7 +443,9 @@ def attend(
     """
     if is_gpu(q.device) and not torch.is_grad_enabled():
         return attend_fused(block, q, k, v, shared, at_end)
-    prompts, queries, length = q.shape[2], q.shape[3], k.shape[3]
+    prompts = q.shape[2]
+    queries = q.shape[3]
+    length = k.shape[3]
     q = q * q.shape[-1] ** -0.5
     scores = q @ k.mT
     hidden = block.padding if at_end else block.future
@@ -466,7 +470,8 @@ def attend_fused(
     Each prompt gets a copy of the shared keys and values. The fused kernels take four dimensions,
     so episodes and prompts become one.
     """
-    batch, prompts = q.shape[0], q.shape[2]
+    batch = q.shape[0]
+    prompts = q.shape[2]
     q = q.transpose(1, 2).flatten(0, 1)  # (B · prompts, heads, queries, d)
     k = k.transpose(1, 2)
     v = v.transpose(1, 2)

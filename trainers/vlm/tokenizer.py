@@ -15,7 +15,10 @@ from torch import Tensor
 from ...datasets.utils.errors import DataError, WeightsError
 
 ANCHOR = "a"  # a word in every vocabulary, to find the control tokens around it
-END, MIDDLE, FRONT = "end", "middle", "front"  # positions of the class name
+# Positions of the class name
+END = "end"
+MIDDLE = "middle"
+FRONT = "front"
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,25 @@ class Tokenizer:
         cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int,
         control: Sequence[int] = (), decode: Callable[[int], str] | None = None,
     ) -> Tokenizer:
-        """Finds start and end in `row`, the library's own tokens of the text "a".
+        """A tokenizer of a library, whose start and end tokens are found in a row of tokens.
 
-        `control` are its other control tokens.
+        Args:
+            encode: The tokens of a text, without control tokens.
+            row: The library's own tokens of the text ANCHOR, control tokens included.
+            pad: The token of the padding.
+            control: Other control tokens.
+            decode: The text of one token.
         """
-        row, word = list(row), encode(ANCHOR)
-        first = next((i for i in range(len(row)) if row[i : i + len(word)] == word), None)
-        if not word or first is None:
-            raise WeightsError(f"this tokenizer is not supported: it makes {row} of '{ANCHOR}', "
-                               f"whose token is {word}")
-        start, end = tuple(row[:first]), tuple(row[first + len(word) :])
+        row = list(row)
+        word = encode(ANCHOR)
+        positions = [i for i in range(len(row)) if row[i : i + len(word)] == word]
+        if not word or not positions:
+            raise WeightsError(
+                f"this tokenizer is not supported: it makes {row} of '{ANCHOR}', whose token is "
+                f"{word}"
+            )
+        start = tuple(row[: positions[0]])
+        end = tuple(row[positions[0] + len(word) :])
         return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}), decode)
 
     def beginning(self, text: str) -> list[int]:
@@ -60,7 +72,8 @@ class Tokenizer:
     def following(self, text: str) -> list[int]:
         """The tokens of a text after other words, where some tokenizers mark the space before it.
         """
-        before, both = self.encode(ANCHOR), self.beginning(f"{ANCHOR} {text}")
+        before = self.encode(ANCHOR)
+        both = self.beginning(f"{ANCHOR} {text}")
         if both[: len(before)] != before:
             raise DataError(f"this tokenizer joins '{text}' to the word before it: rename it")
         return both[len(before) :]
