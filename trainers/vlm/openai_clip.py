@@ -17,11 +17,13 @@ from . import clip_import  # noqa: F401
 
 
 def import_clip() -> ModuleType:
-    path, theirs = list(sys.path), {}
+    path = list(sys.path)
+    theirs = {}
     installed = [
         folder for folder in path if Path(folder).name in ("site-packages", "dist-packages")
     ]
-    first, ours = PathFinder.find_spec("clip", path), PathFinder.find_spec("clip", installed)
+    first = PathFinder.find_spec("clip", path)
+    ours = PathFinder.find_spec("clip", installed)
     other_first = first is not None and ours is not None and first.origin != ours.origin
     if other_first:
         theirs = remove_clip()

@@ -55,14 +55,20 @@ class TextEncoder:
         return sum(tower.tokens for tower in self.groups)
 
     def make_groups(self) -> Groups:
+        """A text tower for each group of as many classes as the budget allows."""
         size = self.budget.classes
         total = len(self.class_tokens)
-        towers = [self.part(range(i, min(i + size, total))) for i in range(0, total, size)]
+        towers = []
+        for start in range(0, total, size):
+            stop = min(start + size, total)
+            towers.append(self.part(range(start, stop)))
         return Groups(size, towers)
 
     def part(self, classes: Sequence[int]) -> Tower:
         """The text tower for some of the classes."""
-        position = self.position.of_classes(classes) if self.position else None
+        position = None
+        if self.position:
+            position = self.position.of_classes(classes)
         tokens = [self.class_tokens[k] for k in classes]
         return self.backbone.text_tower(tokens, self.precision, position)
 
