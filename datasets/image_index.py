@@ -171,7 +171,7 @@ class ImageIndex:
 
 def resolve(path: str, resolved_folders: dict[str, str]) -> tuple[str, os.stat_result]:
     """The path without symbolic links, and its status. `resolved_folders` has those met before:
-    resolving every path anew takes ten times as long."""
+    resolving every path again takes ten times as long."""
     folder, name = os.path.split(path)
     if folder not in resolved_folders:
         resolved_folders[folder] = os.path.realpath(folder)

@@ -103,7 +103,7 @@ def test_the_jacobian_in_a_run_is_made_once_and_shared(image_folder: Path, clip_
 def test_a_jacobian_left_between_kill_and_resume_changes_nothing(
     image_folder: Path, clip_file: Path, tmp_path: Path, monkeypatch,
 ):
-    """And a run that began with one goes on with one, though it would decide otherwise today."""
+    """A run that began with one continues with one, though it would decide otherwise today."""
     shared = ("MODEL.PREC", "bf16", "DEVICE", "cpu", "TEST.PART", 3, "CACHE.DIR", tmp_path / "cache")
     whole = run(image_folder, clip_file, tmp_path / "whole", "SoC", *shared)
     with_jacobian = run(image_folder, clip_file, tmp_path / "on", "SoC", *shared[:6], "TTA.JACOBIAN", "on")

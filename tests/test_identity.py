@@ -1,4 +1,4 @@
-"""Which images a run uses: known by content, with copies told apart and corruptions of one image
+"""Which images a run uses: known by content, with copies numbered and corruptions of one image
 kept together."""
 from __future__ import annotations
 

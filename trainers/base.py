@@ -101,7 +101,7 @@ class BaseTrainer:
         self.given_model = model
         self.numerics = Numerics.from_settings(cfg)
         self.dist = Distributed()
-        if model is None:  # whoever gives a model has chosen its device
+        if model is None:  # a given model is on its device already
             refuse_shared_gpu(self.numerics.device, self.dist.world)
 
     def take_over(self, weights: str, identity: ImageIdentity | None = None) -> None:

@@ -91,8 +91,9 @@ def load_or_compile() -> Callable[..., None]:
 
 
 def read_verified(path: Path) -> bytes | None:
-    """A file's content after its digest; None if it is absent, damaged, or somebody else can write
-    to it.
+    """A file's content after its digest.
+
+    None if it is absent or damaged, or if another user can write to it.
     """
     try:
         with open_regular(path) as file:

@@ -64,7 +64,7 @@ def leaves(cfg: CfgNode) -> dict[str, object]:
 def find_setting(key: str) -> Setting:
     """The row of a full key.
 
-    A key that a plugin adds by `extend_defaults`, or that nobody declares, gets a neutral row.
+    A key that a plugin adds by `extend_defaults`, or that is not declared, gets a neutral row.
     """
     if key in SHARED:
         return SHARED[key]

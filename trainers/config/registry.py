@@ -41,7 +41,8 @@ def method_key(name: str) -> str:
 def registered_name(name: str) -> str:
     """The name under which a trainer is registered, found by any spelling of it.
 
-    A name that nobody registers is returned as it is: the registry refuses it with a list of names.
+    A name that is not registered is returned as it is: the registry refuses it with a list of
+    names.
     """
     if name in TRAINER_REGISTRY:
         return name

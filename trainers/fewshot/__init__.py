@@ -1,1 +1,1 @@
-"""CoOp's training: a context learnt from a few labelled images a class."""
+"""CoOp's training: a context learnt from a few labelled images per class."""

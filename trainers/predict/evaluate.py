@@ -147,5 +147,5 @@ def configure(method: str, dataset: str | Dataset, flags: list[object], opts: Op
         if method_key(registered) == method_key(name):
             name = registered
     if not isinstance(dataset, str) and name not in DATASET_REGISTRY:
-        name = ""  # a class that nobody registered has no settings
+        name = ""  # a class that is not registered has no settings
     return cfg_from_python(method, name, flags, option_pairs(opts))

@@ -16,7 +16,7 @@ class Differences:
         ours: The methods whose rows state the difference; () for all tuned ones.
         only_newer: Whether only methods that are newer than the baseline state it, as in the
             tables of the SoC paper.
-        is_default: Whether nobody chose the baseline. Rows from a learnt prompt are then compared
+        is_default: Whether the baseline was not chosen. Rows from a learnt prompt are then compared
             with this prompt untuned.
     """
 

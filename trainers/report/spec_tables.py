@@ -95,7 +95,7 @@ def corruption_tables(
                 corruptions.append(corruption.replace("_", " "))
             labels = []
             for column, corruption in zip(grid.columns, corruptions, strict=True):
-                # Other images of one corruption, such as a pilot, are told apart by their number.
+                # Other images of one corruption, such as a pilot, are named by their number.
                 is_only = corruptions.count(corruption) == 1
                 labels.append(corruption if is_only else grid.column_label(column))
             labels += by_column.columns[len(labels) :]

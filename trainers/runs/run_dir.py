@@ -254,7 +254,7 @@ class RunDir:
     def note(self, text: str) -> None:
         """Appends lines to the log as they are.
 
-        Write errors are ignored: whoever writes the results reports them.
+        Write errors are ignored: writing the results reports them.
         """
         with suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
@@ -264,7 +264,7 @@ class RunDir:
 
         Args:
             results: Facts and metrics.
-            config: Content of config.yaml, which is written again if somebody removed it.
+            config: Content of config.yaml, which is written again if it was removed.
         """
         if not (self.path / "config.yaml").is_file():
             files.write_text(self.path / "config.yaml", config)

@@ -57,7 +57,7 @@ class Stopwatch:
     """Measures how long a device works on what is launched between two moments.
 
     A GPU works behind the host, so the host's clock would charge a task with what was launched
-    before it. Marks in the GPU's queue of work tell its own time, and nobody waits for them before
+    before it. Marks in the GPU's queue of work tell its own time, and nothing waits for them before
     the seconds are asked for.
     """
 

@@ -106,7 +106,7 @@ def text_of_parts(parts: Sequence[str], method: str) -> str:
     """The parts of a path that say how a prompt was made.
 
     Of what is above them only a hash is given, and nothing where a folder is named after the
-    method. A record is passed on, and a path of this computer is nobody's business.
+    method. A record is passed on, so it must not hold a path of this computer.
     """
     first = len(parts) - 1  # at least the name of the file
     for position, part in reversed(list(enumerate(parts))):
