@@ -2,8 +2,6 @@
 
 The tolerance is far above rounding and far below what a wrong formula does: half of λ, another sign, one view more.
 """
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from promptcal.trainers import build_cfg, build_trainer
@@ -14,7 +12,7 @@ CONFIDENCE = {"ZeroShot": 49.051, "TPT": 65.132, "CTPT": 53.660, "OTPT": 53.470,
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory):
+def run(tmp_path_factory):
     root = tmp_path_factory.mktemp("pinned")
 
     def run(trainer: str, *opts: object) -> tuple[dict, dict[str, np.ndarray]]:
@@ -29,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.parametrize("trainer", CONFIDENCE)
-def test_figures_are_the_recorded_ones(run, trainer: str):
+def test_figures_are_the_recorded_ones(run, trainer):
     results, predictions = run(trainer)
     assert predictions["label"].tolist() == list(range(24))
     assert results["confidence"] == pytest.approx(CONFIDENCE[trainer], abs=TOLERANCE)
@@ -41,7 +39,7 @@ def test_figures_are_the_recorded_ones(run, trainer: str):
     ("OTPT", ("TRAINER.OTPT.LAMBDA", 9)), ("SoC", ("TRAINER.SOC.LAMBDA", 15)), ("SoC", ("TRAINER.SOC.SCALE", "ratio")),
     ("SoC", ("TRAINER.SOC.SCALE", "live")), ("SoC", ("TRAINER.SOC.STATS", "flow")),
 ])
-def test_the_tolerance_would_notice(run, trainer: str, opts: tuple):
+def test_the_tolerance_would_notice(run, trainer, opts):
     results, _ = run(trainer, *opts)
     assert abs(results["confidence"] - CONFIDENCE[trainer]) > TOLERANCE
 

@@ -1,8 +1,5 @@
 """A user's own method, or a GPU, that fails in the middle of a run: it is named, and finished parts are kept."""
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +28,7 @@ def shortened(adapted):
     (raising(torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors may come later")),
      "the GPU has failed .CUDA error: unspecified launch failure.; finished parts are kept: run the command again"),
 ], ids=["raises", "torch raises", "shape", "gpu"])
-def test_what_fails_is_named_and_the_rest_is_kept(train, tmp_path: Path, change, said: str, monkeypatch):
+def test_what_fails_is_named_and_the_rest_is_kept(train, tmp_path, change, said, monkeypatch):
     """The third batch of TPT fails, which is the fifth and sixth image."""
     real, calls = TPT.adapt, []
 

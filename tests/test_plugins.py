@@ -1,6 +1,4 @@
 """Methods, data sets, metrics, backbones and experiments of another repository; the files that describe this one."""
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -24,7 +22,7 @@ SETTINGS = ("--backbone", "small", "--root", "DATA", "TTA.VIEWS", "10")
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path, monkeypatch) -> Path:
     """The example of the READMEs, written from their own blocks, and its data. Commands start in it."""
     text = "".join((PROJECT / file).read_text(encoding="utf-8") for file in ("README.md", "trainers/README.md"))
     blocks = dict(re.findall(r"`(\w+\.(?:py|yaml))`[^\n]*:\n\n```\w+\n(.*?)```", text, re.DOTALL))
@@ -43,7 +41,7 @@ def command(main: Callable, *args: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-def test_the_example_repository_runs_as_a_package_of_its_own(repository: Path):
+def test_the_example_repository_runs_as_a_package_of_its_own(repository):
     """The method is in `family --add`; an own experiment has it and the data set; worker processes know both."""
     def run(*args: str) -> str:
         done = subprocess.run([sys.executable, str(PROJECT / "tools" / "reproduce.py"), *args], capture_output=True,
@@ -60,7 +58,7 @@ def test_the_example_repository_runs_as_a_package_of_its_own(repository: Path):
     assert "Hinge pairs" in page and "Of the SoC paper" not in page
 
 
-def test_a_run_and_its_report_with_and_without_the_plugin(repository: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_and_its_report_with_and_without_the_plugin(repository, monkeypatch):
     flags = ("--dataset-config-file", "Birds", "--output-dir", "run", *SETTINGS)
     assert command(train.main, "--trainer", "HingePairs", *flags).returncode == 2
     done = command(train.main, "--trainer", "HingePairs", "--plugin", "hinge_pairs", "--plugin", "birds", *flags)
@@ -83,7 +81,7 @@ def test_a_run_and_its_report_with_and_without_the_plugin(repository: Path, monk
     assert refused.returncode == 2 and "was made with other code of HingePairs" in refused.stderr
 
 
-def test_the_source_of_an_added_term_counts(repository: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_source_of_an_added_term_counts(repository, monkeypatch):
     monkeypatch.setenv("PROMPTCAL_PLUGINS", "hinge_pairs")
     done = command(train.main, "--trainer", "TPT", "--dataset-config-file", "image_folder", "--output-dir", "run",
                    *SETTINGS, "DATASET.ROOT", "DATA/birds", "TRAINER.REGULARISERS", "hingepairs:5")
@@ -91,7 +89,7 @@ def test_the_source_of_an_added_term_counts(repository: Path, monkeypatch: pytes
     assert json.loads(Path("run/results.json").read_text())["record"]["method"]["source"]["plugin"]
 
 
-def test_installed_packages_metrics_and_backbones(repository: Path, monkeypatch: pytest.MonkeyPatch):
+def test_installed_packages_metrics_and_backbones(repository, monkeypatch):
     """An entry point is enough; a metric becomes a column, a prefix a backbone."""
     text = (PROJECT / "trainers/vlm/README.md").read_text(encoding="utf-8")
     site, toy = repository / "site", re.search(r"```python\n(# toy\.py.*?)```", text, re.DOTALL)
@@ -132,9 +130,7 @@ def test_installed_packages_metrics_and_backbones(repository: Path, monkeypatch:
     ("loads", "from promptcal.trainers.vlm.loading import register_backbones\nregister_backbones('hf', __name__)",
      "backbones 'hf:' are registered twice"),
 ])
-def test_a_plugin_that_cannot_be_used_gets_one_line(
-    name: str, content: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_plugin_that_cannot_be_used_gets_one_line(name, content, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PROMPTCAL_PLUGINS", "")
@@ -151,12 +147,12 @@ def test_a_plugin_that_cannot_be_used_gets_one_line(
     (("family", "--demo", "--add", "dtd"), "--add dtd: --demo takes methods only"),
     (("nowhere.yaml",), "there is no experiment file nowhere.yaml"),
 ])
-def test_what_cannot_be_added_gets_one_line(args: tuple[str, ...], said: str):
+def test_what_cannot_be_added_gets_one_line(args, said):
     done = command(reproduce.main, *args, "--dry-run")
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_added_names_join_the_groups_that_sweep_no_other_methods_settings(tmp_path: Path):
+def test_added_names_join_the_groups_that_sweep_no_other_methods_settings(tmp_path):
     joined = add(read_experiment("lambda"), ["r-tpt", "OxfordPets"])
     assert [group.methods for group in joined.runs] == [["TPT", "CTPT", "OTPT", "RTPT"], ["SoC"]]
     assert joined.datasets[-1] == "oxford_pets" and joined.demo == read_experiment("lambda").demo
@@ -168,7 +164,7 @@ def test_added_names_join_the_groups_that_sweep_no_other_methods_settings(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["birds", "Birds", "GardenBirds", "garden_birds", "gardenbirds"])
-def test_a_data_set_of_a_plugin_is_found_in_any_spelling(repository: Path, name: str):
+def test_a_data_set_of_a_plugin_is_found_in_any_spelling(repository, name):
     plugin = repository / "birds.py"
     plugin.write_text(re.sub(r"class \w+\(", "class GardenBirds(", plugin.read_text()))
     done = command(train.main, "--plugin", "birds", "--trainer", "ZeroShot", "--dataset-config-file", name,

@@ -1,10 +1,7 @@
 """Commands without what only POSIX has, as on Windows and macOS (see `without_posix.py`)."""
-from __future__ import annotations
-
 import json
 import os
 import signal
-from pathlib import Path
 
 from promptcal.datasets import DATASET_REGISTRY
 
@@ -19,7 +16,7 @@ def commands(*calls: list[object]) -> str:
     return json.dumps([[str(word) for word in call] for call in calls])
 
 
-def test_the_main_commands(tmp_path: Path):
+def test_the_main_commands(tmp_path):
     """A run that is killed is continued: its lock counts for as long as it may be alive."""
     runs = FaultRuns(tmp_path)
     run = tmp_path / "run"

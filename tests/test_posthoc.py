@@ -1,8 +1,5 @@
 """Post-hoc scaling without labels: CoTS against a fine grid and its bounds, what a run stores for it, the report."""
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +37,7 @@ HARD = {
 
 
 @pytest.mark.parametrize("case", HARD)
-def test_cots_is_the_minimum_of_a_fine_grid(case: str):
+def test_cots_is_the_minimum_of_a_fine_grid(case):
     """No temperature of the grid is better, none is below the proven bound, and the bound is close."""
     adapted, before = (logits[:20].double() for logits in HARD[case])
 
@@ -100,7 +97,7 @@ def test_scaled_logits():
     ("weights/mine.pt", "resnet", 1.15), ("RNA/weights.pt", "transformer", 1.16), ("RN50", "", 1.15),
     ("ViT-B/16", "", 1.16), ("open_clip:RN50/yfcc15m", "", 1.15), ("open_clip:ViT-B-16/dfn2b", "", 1.16),
 ])
-def test_the_fixed_temperature_depends_on_the_architecture(backbone: str, architecture: str, temperature: float):
+def test_the_fixed_temperature_depends_on_the_architecture(backbone, architecture, temperature):
     assert posthoc.fixed_temperature(backbone, architecture) == temperature
 
 
@@ -115,7 +112,7 @@ def test_adapted_images_have_a_temperature(clip_model):
         assert (adapt(method, clip_model, NAMES, views, opts=["TTA.STEPS", 0]).columns["cots_tau"] == 1).all()
 
 
-def test_the_report_shows_them(clip_file, image_folder, tmp_path: Path, capsys):
+def test_the_report_shows_them(clip_file, image_folder, tmp_path, capsys):
     for method in ("ZeroShot", "TPT", "VTE", "TDA"):
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "runs" / method,

@@ -1,6 +1,4 @@
 """Plain lines of progress where there is no terminal: rare, and with a time left that comes true."""
-from __future__ import annotations
-
 import io
 import re
 from itertools import pairwise
@@ -21,7 +19,7 @@ def seconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("slow", [0, 90, 600], ids=["even", "slow start", "very slow start"])
-def test_lines_are_rare_and_the_time_left_comes_true(slow: int):
+def test_lines_are_rare_and_the_time_left_comes_true(slow):
     """1,000 images of two seconds, after a start in which ten images take long; 300 were done before."""
     now = 0.0
     stream = io.StringIO()
@@ -61,7 +59,7 @@ def test_durations():
     assert [duration(seconds) for seconds in (0.4, 59.6, 3661)] == ["0:00", "1:00", "1:01:01"]
 
 
-def test_a_run_without_a_terminal_writes_plain_lines(train, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_without_a_terminal_writes_plain_lines(train, monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     done = train("ZeroShot", "TEST.PART", 4)
     assert done.returncode == 0, done.stderr

@@ -1,11 +1,8 @@
 """Prompt checkpoints: read safely, checked against model and classes, found in CoOp's layout, written, converted."""
-from __future__ import annotations
-
 import json
 import logging
 import pickle
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from promptcal.trainers import adapt
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import prompt_files
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
-from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import (
     TrainingState,
     checkpoint_path,
@@ -39,7 +35,7 @@ TOKENS = class_tokens(NAMES, TOKENIZER)
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("classes", [0, 4], ids=["shared", "class-specific"])
-def test_dassls_files_are_read_and_converted(tmp_path: Path, clip_model: CLIP, classes: int, dtype: torch.dtype):
+def test_dassls_files_are_read_and_converted(tmp_path, clip_model, classes, dtype):
     context, backbone = random_prompt(16, classes, dtype), OpenAIBackbone(clip_model)
     source, target = save_as_dassl(tmp_path, clip_model, NAMES, context), tmp_path / "deep" / "prompt.safetensors"
     with pytest.raises(pickle.UnpicklingError):
@@ -56,14 +52,14 @@ def test_dassls_files_are_read_and_converted(tmp_path: Path, clip_model: CLIP, c
 
 
 @pytest.mark.parametrize("prefix", ["module.", "prompt_learner."])
-def test_names_of_modules_around_the_prompt_do_not_matter(tmp_path: Path, clip_model: CLIP, prefix: str):
+def test_names_of_modules_around_the_prompt_do_not_matter(tmp_path, clip_model, prefix):
     saved = PromptLearner(clip_model, NAMES, random_prompt()).state_dict()
     torch.save({prefix + name: value for name, value in saved.items()}, tmp_path / "bare.pt")
     context, tensors, *_ = read_context(tmp_path / "bare.pt")
     assert torch.equal(context, random_prompt()) and tensors.keys() == {"ctx", "token_prefix", "token_suffix"}
 
 
-def test_class_specific_contexts_belong_to_their_classes(tmp_path: Path, clip_model: CLIP):
+def test_class_specific_contexts_belong_to_their_classes(tmp_path, clip_model):
     path, backbone = save_as_dassl(tmp_path, clip_model, NAMES, random_prompt(classes=4)), OpenAIBackbone(clip_model)
     with pytest.raises(WeightsError, match=r"shape \(4, 4, 64\), but the data set needs \(3, n_ctx, 64\)"):
         load_context(path, backbone, TOKENS[:3])
@@ -73,7 +69,7 @@ def test_class_specific_contexts_belong_to_their_classes(tmp_path: Path, clip_mo
         load_context(path, OpenAIBackbone(random_clip(seed=1)), TOKENS)
 
 
-def test_shared_contexts_fit_any_class_list_but_warn_of_another_backbone(tmp_path: Path, clip_model: CLIP, caplog):
+def test_shared_contexts_fit_any_class_list_but_warn_of_another_backbone(tmp_path, clip_model, caplog):
     path = save_as_dassl(tmp_path, clip_model, NAMES, random_prompt())
     with caplog.at_level(logging.WARNING):
         load_context(path, OpenAIBackbone(clip_model), TOKENS[:2])
@@ -94,7 +90,7 @@ def test_shared_contexts_fit_any_class_list_but_warn_of_another_backbone(tmp_pat
       for name, seems in (("meta_net.linear1.weight", "CoCoOp's"), ("compound_prompts_text.0", "MaPLe's"),
                           ("anchor_ctx_1", "with anchors"), ("adapter.fc.0.weight", "CLIP-Adapter's"))),
 ])
-def test_files_that_do_not_fit_get_one_line(tmp_path: Path, clip_model: CLIP, content, message: str):
+def test_files_that_do_not_fit_get_one_line(tmp_path, clip_model, content, message):
     """Also those of other methods, whose context alone, where they have one, is not what they learnt."""
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(WeightsError, match=message) as error:
@@ -102,7 +98,7 @@ def test_files_that_do_not_fit_get_one_line(tmp_path: Path, clip_model: CLIP, co
     assert "x.pt" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_prompt_that_is_overwritten_in_place(tmp_path: Path, clip_model: CLIP, monkeypatch: pytest.MonkeyPatch):
+def test_a_prompt_that_is_overwritten_in_place(tmp_path, clip_model, monkeypatch):
     path, other, backbone = tmp_path / "p.safetensors", tmp_path / "other.safetensors", OpenAIBackbone(clip_model)
     save_file({"ctx": torch.ones(4, 64)}, path)
     save_file({"ctx": torch.zeros(4, 64)}, other)
@@ -117,7 +113,7 @@ def test_a_prompt_that_is_overwritten_in_place(tmp_path: Path, clip_model: CLIP,
         load_context(path, backbone, TOKENS)
 
 
-def test_a_prompt_that_is_replaced_during_a_run_is_reported(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_prompt_that_is_replaced_during_a_run_is_reported(train, tmp_path, monkeypatch):
     path, real = tmp_path / "p.safetensors", TPT.adapt
     save_file({"ctx": random_prompt()}, path)
 
@@ -131,7 +127,7 @@ def test_a_prompt_that_is_replaced_during_a_run_is_reported(train, tmp_path: Pat
     assert "20 bins; SELECT 0.25, 8 views" in done.stdout  # the settings, by the words of reports
 
 
-def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path: Path, clip_model: CLIP):
+def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path, clip_model):
     for epoch in (5, 50, 100):
         save_as_dassl(tmp_path, clip_model, NAMES, random_prompt(), epoch)
     assert find_prompt(tmp_path, 50).name == "model.pth.tar-50"
@@ -149,7 +145,7 @@ def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path: Path, clip_
     assert done.returncode == 2 and "no prompt checkpoint at" in done.stderr and "small-coop-4shot" in done.stderr
 
 
-def test_all_ways_to_name_a_prompt_give_the_same_run(train, tmp_path: Path, clip_model: CLIP):
+def test_all_ways_to_name_a_prompt_give_the_same_run(train, tmp_path, clip_model):
     """The path, the folder with an epoch, the folder's best, and a converted copy; each recorded with its hash."""
     path = save_as_dassl(tmp_path / "coop", clip_model, NAMES, random_prompt(8))
     best = save_as_dassl(tmp_path / "coop", clip_model, NAMES, random_prompt(8), best=True)
@@ -174,7 +170,7 @@ def test_all_ways_to_name_a_prompt_give_the_same_run(train, tmp_path: Path, clip
 
 @pytest.mark.parametrize("method", ["ZeroShot", "TPT", "SoC"])
 @pytest.mark.parametrize("classes", [0, 4], ids=["shared", "class-specific"])
-def test_every_method_starts_from_a_prompt(tmp_path: Path, clip_model: CLIP, method: str, classes: int):
+def test_every_method_starts_from_a_prompt(tmp_path, clip_model, method, classes):
     path, prompt = save_as_dassl(tmp_path, clip_model, NAMES, random_prompt(classes=classes)), random_prompt(4, classes)
     views = torch.randn(2, 8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     adapted = adapt(method, clip_model, NAMES, views, ["MODEL.INIT_WEIGHTS", path, "TTA.SELECT", 0.25])
@@ -186,7 +182,7 @@ def test_every_method_starts_from_a_prompt(tmp_path: Path, clip_model: CLIP, met
 
 
 @pytest.mark.parametrize("classes", [0, 4], ids=["shared", "class-specific"])
-def test_our_checkpoints_are_coops(tmp_path: Path, clip_model: CLIP, classes: int):
+def test_our_checkpoints_are_coops(tmp_path, clip_model, classes):
     """Same folder, names, keys and tensors; and, unlike CoOp's, plain data."""
     context, path = random_prompt(8, classes=classes), checkpoint_path(tmp_path, 50)
     learner = PromptLearner(clip_model, NAMES, context)
@@ -207,7 +203,7 @@ def test_our_checkpoints_are_coops(tmp_path: Path, clip_model: CLIP, classes: in
     assert torch.equal(load_context(path, OpenAIBackbone(clip_model), TOKENS), context)
 
 
-def test_a_prompt_states_its_backbone_and_class_token_position(tmp_path: Path, clip_model: CLIP):
+def test_a_prompt_states_its_backbone_and_class_token_position(tmp_path, clip_model):
     path, backbone = checkpoint_path(tmp_path, 3), OpenAIBackbone(clip_model)
     metadata = {"backbone": "open_clip:ViT-B-16/openai", "class_token_position": "middle"}
     write_checkpoint(path, random_prompt(), backbone, TOKENS, TrainingState(3, {}, {}), metadata)
@@ -220,7 +216,7 @@ def test_a_prompt_states_its_backbone_and_class_token_position(tmp_path: Path, c
             load_context(file, OpenAIBackbone(random_clip(width=128)), TOKENS, "middle")
 
 
-def test_the_converter(tmp_path: Path):
+def test_the_converter(tmp_path):
     save_file({"weight": torch.ones(2)}, tmp_path / "x.safetensors")
     for source, target, message in (
         (tmp_path / "x.safetensors", "y.safetensors", "holds no context 'ctx'; tensors found: weight"),

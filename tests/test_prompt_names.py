@@ -1,6 +1,4 @@
 """Learnt prompts by name: what files and folders say of them, and the folders of runs from them."""
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
@@ -11,7 +9,6 @@ from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.tools import train
 from promptcal.trainers.config.names import short_hash
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
-from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import load_context, read_metadata
 from promptcal.trainers.vlm.prompt_protocol import protocol_of_path
 from promptcal.trainers.vlm.prompts import class_tokens
@@ -31,7 +28,7 @@ def coop_folder(root: Path, shots: int) -> Path:
 
 
 @pytest.fixture
-def soc(clip_file: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def soc(clip_file, image_folder, tmp_path, monkeypatch):
     """Runs SoC on the image folder; the run's folder has its default name below tmp_path."""
     monkeypatch.chdir(tmp_path)
 
@@ -48,7 +45,7 @@ def records_below(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def test_seeds_of_coops_layout_lie_under_one_tag(soc, tmp_path: Path, clip_model: CLIP, capsys):
+def test_seeds_of_coops_layout_lie_under_one_tag(soc, tmp_path, clip_model, capsys):
     for shots in (2, 4):
         for seed in (1, 2):
             context = random_prompt(16) + shots + seed / 8
@@ -68,7 +65,7 @@ def test_seeds_of_coops_layout_lie_under_one_tag(soc, tmp_path: Path, clip_model
     assert "12 test images of 4 classes" in caption and "over seeds 1, 2; percent; 20 bins" in caption
 
 
-def test_another_prompt_of_the_protocol_and_seed_is_refused_by_name(soc, tmp_path: Path, clip_model: CLIP):
+def test_another_prompt_of_the_protocol_and_seed_is_refused_by_name(soc, tmp_path, clip_model):
     folder = coop_folder(tmp_path, 2) / "seed1"
     save_as_dassl(folder, clip_model, NAMES, random_prompt(16))
     soc("--model-dir", folder, "--seed", 1)
@@ -90,12 +87,12 @@ def test_another_prompt_of_the_protocol_and_seed_is_refused_by_name(soc, tmp_pat
     ("/home/me/prompts/2shots/seed4/p.pt", f"{short_hash(b'me/prompts')}/2shots/seed*/p.pt", "CoOp 2 shots"),
     ("/home/me/textures.safetensors", f"{short_hash(b'home/me')}/textures.safetensors", "textures"),
 ])
-def test_the_protocol_of_a_path(path: str, text: str, label: str):
+def test_the_protocol_of_a_path(path, text, label):
     protocol = protocol_of_path(path, ["UCF101", "ucf101"])
     assert (protocol.text, protocol.label) == (text, label)
 
 
-def test_a_converted_prompt_says_how_it_was_made(tmp_path: Path, clip_model: CLIP):
+def test_a_converted_prompt_says_how_it_was_made(tmp_path, clip_model):
     """Without the folders of CoOp's layout, which said it before."""
     source = save_as_dassl(coop_folder(tmp_path, 2) / "seed1", clip_model, NAMES, random_prompt(16))
     copy = tmp_path / "prompt.safetensors"
@@ -109,7 +106,7 @@ def test_a_converted_prompt_says_how_it_was_made(tmp_path: Path, clip_model: CLI
     assert read_metadata(again) == {**read_metadata(copy), "shots": "4"}
 
 
-def test_metadata_is_printed_and_checked(tmp_path: Path, clip_model: CLIP, caplog: pytest.LogCaptureFixture):
+def test_metadata_is_printed_and_checked(tmp_path, clip_model, caplog):
     backbone = OpenAIBackbone(clip_model, "ViT-B/32")
     metadata = {"method": "CoOp", "shots": "2", "dataset": "DTD", "backbone": "ViT-B/16", "n_ctx": "4"}
     path = tmp_path / "prompt.safetensors"

@@ -1,6 +1,4 @@
 """Training of a context: Dassl's learning rates and batches, torchvision's crops, and steps against autograd."""
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -25,7 +23,7 @@ NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 3])
-def test_learning_rates_are_dassls(warmup: int):
+def test_learning_rates_are_dassls(warmup):
     optimizer, scheduler = sgd_with_warmup(torch.nn.Linear(1, 1), 20, warmup)
     ours = Schedule(20, 0.002, warmup, 1e-5)
     for epoch in range(20):
@@ -37,7 +35,7 @@ def test_learning_rates_are_dassls(warmup: int):
 @pytest.mark.parametrize(("count", "size", "expected"), [
     (96, 32, [32] * 3), (40, 32, [32]), (20, 32, [20]), (5, 1, [1] * 5),
 ])
-def test_batches_of_an_epoch(count: int, size: int, expected: list[int]):
+def test_batches_of_an_epoch(count, size, expected):
     batches = epoch_batches(count, size, seed=0, epoch=3)
     assert [len(batch) for batch in batches] == expected
     drawn = [i for batch in batches for i in batch]
@@ -75,7 +73,7 @@ def labelled_features() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("class_specific", [False, True])
 @pytest.mark.parametrize("group", [0, 2], ids=["all classes at once", "in groups"])
-def test_steps_equal_autograd(clip_model: CLIP, class_specific: bool, group: int):
+def test_steps_equal_autograd(clip_model, class_specific, group):
     """Five epochs on the fast tower against 77 tokens per class, autograd, and torch's SGD with Dassl's schedule."""
     start = 20 * random_context((len(NAMES), 4, 64) if class_specific else (4, 64), seed=3)
     ours, (images, labels) = make_learner(clip_model, start, group), labelled_features()
@@ -98,7 +96,7 @@ def test_steps_equal_autograd(clip_model: CLIP, class_specific: bool, group: int
     assert moved > 1e-3 and ((ours.context - theirs.ctx).norm() / moved).item() < 1e-3
 
 
-def test_out_of_memory_halves_the_classes(clip_model: CLIP, monkeypatch: pytest.MonkeyPatch):
+def test_out_of_memory_halves_the_classes(clip_model, monkeypatch):
     plain, tight = (make_learner(clip_model, random_context((4, 64), 0)) for _ in range(2))
     real = TextEncoder.with_vjp
 

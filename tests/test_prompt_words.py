@@ -1,14 +1,10 @@
 """Tuned and learnt contexts read as the nearest words of the vocabulary."""
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers.vlm.openai import OpenAIBackbone
-from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_words import CAVEAT, nearest_words
 from promptcal.trainers.vlm.prompts import initial_context
 from safetensors.torch import save_file
@@ -16,7 +12,7 @@ from safetensors.torch import save_file
 from common import run_tool
 
 
-def test_the_words_of_a_context_are_its_own(clip_model: CLIP):
+def test_the_words_of_a_context_are_its_own(clip_model):
     backbone = OpenAIBackbone(clip_model)
     context = initial_context(backbone, "a photo of")
     for near, word in zip(nearest_words(2 * context, backbone), ["a", "photo", "of"], strict=True):
@@ -28,7 +24,7 @@ def test_the_words_of_a_context_are_its_own(clip_model: CLIP):
     assert "<|" not in nearest_words(start, backbone)[0].by_cosine[0][0]  # no control token
 
 
-def test_what_cannot_be_read(clip_model: CLIP):
+def test_what_cannot_be_read(clip_model):
     backbone = OpenAIBackbone(clip_model)
     with pytest.raises(WeightsError, match="this backbone's tokens have 64 numbers"):
         nearest_words(torch.zeros(2, 32), backbone)
@@ -37,7 +33,7 @@ def test_what_cannot_be_read(clip_model: CLIP):
         nearest_words(torch.zeros(2, 64), backbone)
 
 
-def test_a_prompt_file_as_words(tmp_path: Path):
+def test_a_prompt_file_as_words(tmp_path):
     done = run_tool("convert_prompt.py", "small-coop-4shot", "--words")
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()[2:6]
@@ -53,7 +49,7 @@ def test_a_prompt_file_as_words(tmp_path: Path):
     assert run_tool("convert_prompt.py", file).returncode == 2
 
 
-def test_the_page_shows_the_words_of_methods_that_tune_the_context(clip_file: Path, image_folder: Path, tmp_path: Path):
+def test_the_page_shows_the_words_of_methods_that_tune_the_context(clip_file, image_folder, tmp_path):
     page = tmp_path / "page.html"
     image = next(image_folder.rglob("*.png"))
     done = run_tool("predict.py", image, "--classes", "cat", "dog", "--trainer", "SoC", "ZERO", "--backbone", clip_file,

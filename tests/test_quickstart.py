@@ -2,8 +2,6 @@
 
 `python tests/test_quickstart.py` executes it and stores the outputs.
 """
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
@@ -60,7 +58,7 @@ def test_it_is_stored_with_outputs_and_needs_a_flag_for_downloads():
 
 
 @pytest.mark.slow
-def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_it_runs(tmp_path, monkeypatch):
     # As after pip install -e.
     monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1] / ".package"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

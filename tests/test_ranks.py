@@ -1,11 +1,8 @@
 """Several processes on one run, as torchrun starts them: the same bits, one voice, and a death that loses nothing."""
-from __future__ import annotations
-
 import json
 import os
 import signal
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from promptcal.trainers.runs.run_dir import read_predictions
@@ -16,7 +13,7 @@ from processes import Process, children, start_ranks
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> FaultRuns:
+def runs(tmp_path_factory) -> FaultRuns:
     return FaultRuns(tmp_path_factory.mktemp("ranks"))
 
 
@@ -37,7 +34,7 @@ def finish_ranks(ranks: int, arguments: list[object]) -> str:
 
 
 @pytest.mark.slow
-def test_torchrun(runs: FaultRuns, tmp_path: Path):
+def test_torchrun(runs, tmp_path):
     """One log and one table, however many processes; a mistake that all of them meet comes once."""
     process = torchrun(2, runs.arguments(tmp_path / "run"))
     wrong = torchrun(2, runs.arguments(tmp_path / "wrong", "--root", tmp_path / "nowhere"))
@@ -51,14 +48,14 @@ def test_torchrun(runs: FaultRuns, tmp_path: Path):
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_any_number_of_ranks_gives_the_same_predictions(runs: FaultRuns, tmp_path: Path, ranks: int):
+def test_any_number_of_ranks_gives_the_same_predictions(runs, tmp_path, ranks):
     output = finish_ranks(ranks, runs.arguments(tmp_path / "run"))
     assert output.count("Zero-shot") == output.count("37 of 37 test images") == output.count("results in") == 1
     runs.assert_whole(tmp_path / "run")
 
 
 @pytest.mark.slow
-def test_ranks_share_the_cache_and_the_jacobian(runs: FaultRuns, tmp_path: Path):
+def test_ranks_share_the_cache_and_the_jacobian(runs, tmp_path):
     def arguments(run: str, cache: str) -> list[object]:
         return [tmp_path / run, "CACHE.DIR", tmp_path / cache, "TTA.JACOBIAN", "on"]
 
@@ -69,7 +66,7 @@ def test_ranks_share_the_cache_and_the_jacobian(runs: FaultRuns, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_loses_nothing(runs: FaultRuns, tmp_path: Path):
+def test_a_rank_that_dies_loses_nothing(runs, tmp_path):
     run = tmp_path / "run"
     process = torchrun(2, runs.arguments(run))
     process.wait_for(lambda: len(parts_of(run)) >= 2)

@@ -1,6 +1,4 @@
 """A data root that is mounted read-only, as on clusters: every tool works, or prints one line."""
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -32,7 +30,7 @@ def mounted(root: Path, *command: object, **options: str) -> subprocess.Complete
 
 
 @pytest.mark.slow
-def test_every_tool_with_a_read_only_root(tmp_path: Path, clip_file: Path):
+def test_every_tool_with_a_read_only_root(tmp_path, clip_file):
     """One process for all of them, because starting one is slow."""
     root, out = tmp_path / "root", tmp_path / "out"
     build("EuroSAT", root)

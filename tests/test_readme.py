@@ -1,6 +1,4 @@
 """The READMEs' examples run as printed; their links, commands and promises name what exists."""
-from __future__ import annotations
-
 import re
 import shlex
 import sys
@@ -12,7 +10,6 @@ from PIL import Image
 from promptcal.datasets.utils.cli import outcome
 from promptcal.tools.command import main
 from promptcal.trainers import build_cfg
-from promptcal.trainers.vlm.openai_clip import CLIP
 
 from common import PROJECT, make_image_folder
 from dassl_files import random_prompt, save_as_dassl
@@ -79,7 +76,7 @@ def test_the_python_example():
 
 
 @pytest.fixture
-def user_folder(tmp_path: Path, clip_file: Path, clip_model: CLIP, monkeypatch) -> Path:
+def user_folder(tmp_path, clip_file, clip_model, monkeypatch) -> Path:
     """What the commands of the README name: data, a picture, a prompt, runs and a plugin."""
     make_image_folder(tmp_path / "IMAGES")
     (tmp_path / "DATA").mkdir()
@@ -118,7 +115,7 @@ def tried(command: str, clip_file: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("command", printed_commands())
-def test_a_printed_command_is_understood(command: str, user_folder: Path, clip_file: Path):
+def test_a_printed_command_is_understood(command, user_folder, clip_file):
     for beginning, file in TRIED_BY.items():
         if command.startswith(beginning):
             assert (PROJECT / "tests" / file).is_file()
@@ -141,7 +138,7 @@ print((ours.penalty != 0).all().item(), (ours.logits != tpt.logits).any().item()
     assert run(block_after("Add your own method") + use).split() == ["True", "True"]
 
 
-def test_add_your_own_data_set(tmp_path: Path):
+def test_add_your_own_data_set(tmp_path):
     photos = tmp_path / "birds" / "photos"
     photos.mkdir(parents=True)
     lines = ["split,image,name"]
@@ -159,7 +156,7 @@ print(birds.classnames, len(birds.train), len(birds.test))
     assert run(code + use).strip() == "['robin', 'wren'] 2 2"
 
 
-def test_add_a_library_of_backbones(tmp_path: Path):
+def test_add_a_library_of_backbones(tmp_path):
     text = TEXTS[PROJECT / "trainers/vlm/README.md"]
     module, use = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "toy.py").write_text(module)
@@ -181,7 +178,7 @@ def test_settings_for_users_of_tpt_are_the_authors_defaults():
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PROJECT)))
-def test_links_and_commands_lead_somewhere(file: Path):
+def test_links_and_commands_lead_somewhere(file):
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", TEXTS[file]):
         assert link.startswith("http") or (file.parent / link).exists(), link
     for command in re.findall(r"^(?:python|bash) (tools/\S+)", TEXTS[file], re.MULTILINE):

@@ -1,6 +1,4 @@
 """Which runs are the same for which purpose: two runs that differ in one thing, for every purpose."""
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -67,7 +65,7 @@ PURPOSES_TESTED = (R, F, V, J, T, ROW, COL, TAB, POOL, VAL)
 
 
 @pytest.mark.parametrize("what", MATRIX)
-def test_two_runs_that_differ(what: str):
+def test_two_runs_that_differ(what):
     changes, expected = MATRIX[what]
     first, second = make(), make(**changes)
     differing = {purpose for purpose in PURPOSES_TESTED if first.difference(second, purpose)}
@@ -85,7 +83,7 @@ def test_two_runs_that_differ(what: str):
 
 
 @pytest.mark.parametrize("what", MATRIX)
-def test_the_id_covers_all_but_names_and_labels(what: str):
+def test_the_id_covers_all_but_names_and_labels(what):
     changes, _ = MATRIX[what]
     only_described = all(path in ("changed", "names") for path in changes)
     assert (make(**changes).id == make().id) is only_described
@@ -143,6 +141,6 @@ def test_lists_and_tuples_are_equal_values():
     ({**BASE, "names": 3}, "no section 'names'"), ({**BASE, "seed": "0"}, "no seed"),
     ({**BASE, "model": {}}, "no prompt"), ({**BASE, "changed": {"A": 1}}, "two values for A"),
 ])
-def test_what_is_no_record_is_refused(content: object, message: str):
+def test_what_is_no_record_is_refused(content, message):
     with pytest.raises(ValueError, match=message):
         RunRecord.from_json(content)

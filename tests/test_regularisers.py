@@ -1,6 +1,4 @@
 """Regularisers that combine: single methods are special cases, and terms add up on every method that tunes."""
-from __future__ import annotations
-
 import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError
@@ -24,14 +22,14 @@ def with_terms(method: str, model, terms: str, *opts: object) -> torch.Tensor:
 
 @pytest.mark.parametrize("opts", [("TTA.STEPS", 1), ("TTA.STEPS", 2), ("TRAINER.ATPT.SIGN", "code")])
 @pytest.mark.parametrize("method", SINGLE)
-def test_single_methods_are_special_cases(clip_model, method: str, opts: tuple):
+def test_single_methods_are_special_cases(clip_model, method, opts):
     expected = adapt(method, clip_model, NAMES, make_views(), opts=opts).logits
     for name in (method, method.lower()):
         assert torch.equal(with_terms("TPT", clip_model, f"{name}:{SINGLE[method]}", *opts), expected)
 
 
 @pytest.mark.parametrize("method", ["TPT", "RTPT", "TPS"])
-def test_terms_change_each_method(clip_model, method: str):
+def test_terms_change_each_method(clip_model, method):
     plain = adapt(method, clip_model, NAMES, make_views()).logits
     torch.testing.assert_close(with_terms(method, clip_model, "ctpt:0,atpt:0"), plain, atol=1e-4, rtol=0)
     seen = [with_terms(method, clip_model, terms) for terms in ("ctpt:0.5", "otpt:0.5", "ctpt:0.5,otpt:0.5")]
@@ -55,7 +53,7 @@ def test_the_gradient_is_that_of_the_sum(clip_model):
     ("TPT", "soc:3", "soc:3,ctpt:0", ("TRAINER.SOC.SCALE", "live")),  # a term that also weights the entropy
     ("TPS", "ctpt:5,atpt:7", "A-TPT:7, c-tpt:5.0", ()),
 ], ids=["live", "order and spelling"])
-def test_equivalent_terms(clip_model, method: str, one: str, other: str, opts: tuple):
+def test_equivalent_terms(clip_model, method, one, other, opts):
     found = [with_terms(method, clip_model, terms, *opts) for terms in (one, other)]
     torch.testing.assert_close(*found, atol=1e-3, rtol=0)
 
@@ -97,7 +95,7 @@ def test_runs_with_other_terms_are_other_runs():
     ("TPT", "zero:1", "not a regulariser"), ("TPT", "frost:1", "not a regulariser"),
     ("ZERO", "ctpt:1", "tune by gradients"), ("ZeroShot", "ctpt:1", "tune by gradients"),
 ])
-def test_terms_that_cannot_be_added(method: str, terms: str, message: str):
+def test_terms_that_cannot_be_added(method, terms, message):
     with pytest.raises(ConfigError, match=message):
         build_cfg(method, opts=["TRAINER.REGULARISERS", terms])
 

@@ -26,7 +26,7 @@ NONE = PublishedOptions()
 
 
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory: pytest.TempPathFactory):
+def benchmark(tmp_path_factory):
     return make_benchmark(tmp_path_factory.mktemp("runs"))
 
 

@@ -32,7 +32,7 @@ QUICK = ("--demo", "--limit", "12", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def demo(tmp_path_factory) -> tuple[Path, Done]:
     out = tmp_path_factory.mktemp("demo")
     return out, run_tool("reproduce.py", "sals", "--output-dir", out, *QUICK)
 

@@ -1,6 +1,4 @@
 """Zero-shot next to third parties' logs: right images, mean confidence, bins, and blocks of the test list."""
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,6 +1,4 @@
 """The experiments on corruptions, streams, online methods and texts: their tables, curves and captions."""
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,7 @@ def labels(outcome: Outcome, table: int = 0) -> list[str]:
 
 
 @pytest.mark.slow
-def test_corruptions(tmp_path: Path):
+def test_corruptions(tmp_path):
     tables, page = demo(tmp_path, "corruptions", 6, "ZeroShot", "TPS")
     assert "LandCover at severity 5" in tables and "LandCover at severity 3" not in tables
     assert all(name in tables for name in ("gaussian noise", "defocus blur", "fog", "contrast", "Average"))
@@ -34,7 +32,7 @@ def test_corruptions(tmp_path: Path):
            "each: 6." in page
 
 
-def test_severities_are_points_of_one_curve_and_the_highest_a_table(tmp_path: Path):
+def test_severities_are_points_of_one_curve_and_the_highest_a_table(tmp_path):
     outcome = outcome_of(tmp_path, "corruptions", keep=lambda run: run.dataset == "cifar10_c" and run.method in (
         "ZeroShot", "TPT") and run.variant["DATASET.CORRUPTION"] in ("fog", "contrast"))
     assert len(outcome.figures) == 1 and outcome.figures[0].startswith("severity_")
@@ -42,7 +40,7 @@ def test_severities_are_points_of_one_curve_and_the_highest_a_table(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_streams(tmp_path: Path):
+def test_streams(tmp_path):
     tables, page = demo(tmp_path, "streams", 48, "ZeroShot", "TDA", "OnZeta")
     for row in ("Zero-shot", "TDA, random order", "TDA, correlated order", "TDA, sorted order", "OnZeta, sorted order"):
         assert f"| {row}" in tables
@@ -51,21 +49,21 @@ def test_streams(tmp_path: Path):
                for order in ("random", "correlated", "sorted"))
 
 
-def test_descriptions_in_a_demo(tmp_path: Path):
+def test_descriptions_in_a_demo(tmp_path):
     tables, page = demo(tmp_path, "descriptions", 6, "ZeroShot", "TDA")
     head = tables.split("\n|", 2)[1]
     assert "initial prompt | templates “ensemble” | descriptions" in head
     assert "Texts: 8 templates and 2 sentences per class (landcover_descriptions.json), mean feature." in page
 
 
-def test_descriptions_have_one_row_for_all_data_sets(tmp_path: Path):
+def test_descriptions_have_one_row_for_all_data_sets(tmp_path):
     outcome = outcome_of(tmp_path, "descriptions", keep=lambda run: run.dataset in ("dtd", "ucf101"))
     assert labels(outcome) == ["Zero-shot", "TPS", "VTE", "TDA", "DMN", "DPE"]
     assert len(outcome.tables[0].columns) == 5 and outcome.tables[1].columns == ["DTD", "UCF101", "Average"]
     assert all(entry for block in outcome.tables[0].blocks for row in block.rows for entry in row.entries)
 
 
-def test_values_per_set_are_marked(tmp_path: Path):
+def test_values_per_set_are_marked(tmp_path):
     outcome = outcome_of(tmp_path, "online", keep=lambda run: run.dataset in ("dtd", "eurosat"))
     marked = [label for label in labels(outcome) if "values tuned per set on test labels" in label]
     assert [label.partition(",")[0] for label in marked] == ["TDA", "DMN", "BoostAdapter", "DPE", "DOTA"]

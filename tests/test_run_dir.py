@@ -1,6 +1,4 @@
 """The files of a run directory: complete or absent, and never those of another run."""
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -35,7 +33,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
         np.array_equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
 
 
-def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
+def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path):
     folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
     folder.write_part(indices, one_part())
     file = folder.part_file(indices)
@@ -51,7 +49,7 @@ def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
     assert noticed > len(content) // 7
 
 
-def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
+def test_parts_that_lack_something_are_computed_again(tmp_path):
     folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
     for lacking in set(one_part()) - {"loss", "penalty"}:  # which not every method has
         folder.write_part(indices, {name: column for name, column in one_part().items() if name != lacking})
@@ -72,7 +70,7 @@ def opened(path: Path, record: RunRecord, **options: object):
 
 
 @pytest.mark.parametrize("record", [None, "", "[1]", '{"seed": 0'])
-def test_parts_of_unknown_origin_are_removed(tmp_path: Path, record: str | None):
+def test_parts_of_unknown_origin_are_removed(tmp_path, record):
     folder = RunDir(tmp_path, make())
     folder.write_part([4, 5, 6], one_part())
     if record is not None:
@@ -81,7 +79,7 @@ def test_parts_of_unknown_origin_are_removed(tmp_path: Path, record: str | None)
     assert not folder.has_parts and read_record(tmp_path / "record.json") == make(seed=1)
 
 
-def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path: Path):
+def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path):
     for seed in (0, 1):
         with opened(tmp_path, make(seed=seed)) as run_dir:
             assert run_dir.record.seed == seed
@@ -96,7 +94,7 @@ def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path: Path):
         assert not run_dir.has_parts
 
 
-def test_what_was_decided_stays_decided(tmp_path: Path):
+def test_what_was_decided_stays_decided(tmp_path):
     asked = make(**{"numerics.jacobian": "auto"})
     with opened(tmp_path, asked) as run_dir:
         run_dir.decide(Distributed(), jacobian=True)
@@ -111,7 +109,7 @@ def test_what_was_decided_stays_decided(tmp_path: Path):
 
 
 @pytest.mark.parametrize("computed", [False, True])
-def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path: Path, computed: bool):
+def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path, computed):
     with pytest.raises(UserError), opened(tmp_path / "run", make()) as run_dir:
         if computed:
             run_dir.write_part([4, 5, 6], one_part())
@@ -127,9 +125,7 @@ def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path: Path, comp
     ["prompt_learner/mine.py"], [".thesis.tex.part"],
 ])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_somebody_elses_folder_is_refused_before_anything_is_written(
-    tmp_path: Path, names: list[str], overwrite: bool,
-):
+def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path, names, overwrite):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
@@ -142,7 +138,7 @@ def test_somebody_elses_folder_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_under_the_name_of_the_folder_is_refused(tmp_path: Path, overwrite: bool):
+def test_a_file_under_the_name_of_the_folder_is_refused(tmp_path, overwrite):
     (tmp_path / "run").write_text("mine")
     with pytest.raises(ConfigError, match="is not a folder: choose another --output-dir"), \
             opened(tmp_path / "run", make(), overwrite=overwrite):
@@ -150,7 +146,7 @@ def test_a_file_under_the_name_of_the_folder_is_refused(tmp_path: Path, overwrit
     assert (tmp_path / "run").read_text() == "mine"
 
 
-def test_a_locked_folder_is_not_overwritten(tmp_path: Path):
+def test_a_locked_folder_is_not_overwritten(tmp_path):
     finished(tmp_path, make())
     with RunLock(tmp_path).held():
         before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
@@ -159,7 +155,7 @@ def test_a_locked_folder_is_not_overwritten(tmp_path: Path):
         assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path: Path):
+def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path):
     """Events of TensorBoard, a pre-trained prompt, and files that a kill left half-written."""
     for name in ("tensorboard/tuned/events.out.tfevents.1.host", "prompt_learner/model.pth.tar-5",
                  "parts/listing.json", "parts/.0000000-0000063.npz.7-1f.part", ".record.json.7-1f.part"):
@@ -171,7 +167,7 @@ def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize("other", [make(seed=1), make(**{"method.settings": {"TTA.STEPS": 2}})])
-def test_parts_and_states_of_another_run_are_not_used(tmp_path: Path, other: RunRecord):
+def test_parts_and_states_of_another_run_are_not_used(tmp_path, other):
     """Copied there from its folder, or left when record.json was exchanged."""
     indices = [4, 5, 6]
     foreign = RunDir(tmp_path, other)
@@ -192,7 +188,7 @@ def finished(path: Path, record: RunRecord) -> None:
 
 @pytest.mark.parametrize("name", ["predictions.npz", "config.yaml", "record.json"])
 @pytest.mark.parametrize("exchange", ["of another run", "removed"])
-def test_files_of_a_folder_belong_together(tmp_path: Path, name: str, exchange: str):
+def test_files_of_a_folder_belong_together(tmp_path, name, exchange):
     finished(tmp_path / "one", make())
     finished(tmp_path / "two", make(seed=1))
     (tmp_path / "two" / "config.yaml").write_text("SEED: 1\n")
@@ -207,7 +203,7 @@ def test_files_of_a_folder_belong_together(tmp_path: Path, name: str, exchange: 
     assert {file.name: file.read_bytes() for file in (tmp_path / "one").glob("*.*")} == before
 
 
-def test_a_finished_run_under_other_names_is_only_renamed(tmp_path: Path):
+def test_a_finished_run_under_other_names_is_only_renamed(tmp_path):
     finished(tmp_path, make())
     predictions = (tmp_path / "predictions.npz").read_bytes()
     names = {"method": "SoC", "dataset": "Actions", "backbone": "ours", "prompt": ""}
@@ -217,9 +213,7 @@ def test_a_finished_run_under_other_names_is_only_renamed(tmp_path: Path):
     assert (tmp_path / "predictions.npz").read_bytes() == predictions
 
 
-def test_a_kill_between_the_files_of_a_renamed_run_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_kill_between_the_files_of_a_renamed_run_changes_nothing(tmp_path, monkeypatch):
     finished(tmp_path, make())
     names = {"method": "SoC", "dataset": "Actions", "backbone": "ours", "prompt": ""}
 
@@ -241,7 +235,7 @@ def test_a_kill_between_the_files_of_a_renamed_run_changes_nothing(
 @pytest.mark.parametrize(("key", "value"), [
     ("accuracy", 99.9), ("flagged", 0), ("skipped", []), ("classnames", ["x"]), ("record", make(names={}).to_json()),
 ])
-def test_edited_results_are_refused(tmp_path: Path, key: str, value: object):
+def test_edited_results_are_refused(tmp_path, key, value):
     finished(tmp_path, make())
     path = tmp_path / "results.json"
     content = {**json.loads(path.read_text()), key: value}
@@ -253,7 +247,7 @@ def test_edited_results_are_refused(tmp_path: Path, key: str, value: object):
         assert run_dir.results is None
 
 
-def test_what_changed_among_the_images_is_counted(tmp_path: Path):
+def test_what_changed_among_the_images_is_counted(tmp_path):
     finished(tmp_path, make(**{"data.n": 3}))
     images = LISTING["image"].copy()
     images[0] = 7
@@ -264,7 +258,7 @@ def test_what_changed_among_the_images_is_counted(tmp_path: Path):
         pass
 
 
-def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     path = tmp_path / "results.json"
     write_json(path, {"version": "old"})
 
@@ -278,7 +272,7 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_a_finished_run_has_no_temporary_files(tmp_path: Path):
+def test_a_finished_run_has_no_temporary_files(tmp_path):
     (tmp_path / ".config.yaml.7-1f.part").write_text("SEE")  # of a process that was killed
     finished(tmp_path, make())
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -1,6 +1,4 @@
 """The readable folder of a run: one for every choice of settings."""
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ def tag(*opts: object) -> str:
     (["MODEL.INIT_WEIGHTS", "small-coop-4shot"], "INIT_WEIGHTS-small-coop-4shot"),
     (["TEST.BINS", 10, "TEST.PART", 5, "TTA.EPISODES", 3, "TRAINER.CTPT.LAMBDA", 1], "default"),
 ])
-def test_run_folders(opts: list, name: str):
+def test_run_folders(opts, name):
     cfg = build_cfg("SoC", DTD, opts=[*opts, "SEED", 3])
     assert str(run_path(cfg)) == f"output/DescribableTextures/SoC/ViT-L-14/{name}/seed3"
     assert str(run_path(build_cfg("SoC", DTD, flags=["OUTPUT_DIR", "here"]))) == "here"
@@ -31,7 +29,7 @@ def test_run_folders(opts: list, name: str):
     ("output/dtd/CoOp/ViT-L-14/NUM_SHOTS-4/seed1/prompt_learner/model.pth.tar-100", "seed1"),
     ("my prompts/textures.pth.tar", "textures"), ("prompt_learner/model.pth.tar-50", "model"),
 ])
-def test_a_prompt_is_short_in_the_tag(place: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_prompt_is_short_in_the_tag(place, shown, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(place)
     path.parent.mkdir(parents=True)
@@ -46,7 +44,7 @@ def test_a_prompt_is_short_in_the_tag(place: str, shown: str, tmp_path: Path, mo
     assert tag("MODEL.INIT_WEIGHTS", "elsewhere.pth.tar")[-8:] == second[-8:]  # the content counts, not the path
 
 
-def test_long_paths_do_not_hide_later_settings(tmp_path: Path):
+def test_long_paths_do_not_hide_later_settings(tmp_path):
     deep = tmp_path / ("a-folder-with-a-long-name/" * 8) / "prompt_learner" / "model.pth.tar-50"
     paths = {run_path(build_cfg("SoC", DTD, opts=[
         "MODEL.INIT_WEIGHTS", weights, "TTA.STEPS", steps, "TRAINER.SOC.LAMBDA", strength]))

@@ -1,5 +1,4 @@
 """SoC on real pictures: the six sample sets that lie beside the project, with the embedded model."""
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ SAMPLES = SHARED / "samples"
     ("caltech101", 100), ("oxford_pets", 37), ("oxford_flowers", 102), ("dtd", 10), ("fgvc_aircraft", 100),
     ("imagenet", 1000),
 ])
-def test_soc_runs_on_real_pictures(key: str, classes: int, tmp_path: Path):
+def test_soc_runs_on_real_pictures(key, classes, tmp_path):
     """Its accuracy is chance, since the embedded model has seen other things; what counts is that it runs."""
     cfg = build_cfg("SoC", f"configs/datasets/{key}.yaml", opts=[
         "DATASET.ROOT", SAMPLES, "MODEL.BACKBONE.NAME", "small", "TEST.LIMIT", 4, "TTA.VIEWS", 16,

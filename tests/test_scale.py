@@ -1,6 +1,4 @@
 """Many classes: pairs in blocks of rows give the same values and gradients, and memory does not grow with K²."""
-from __future__ import annotations
-
 import multiprocessing
 import resource
 
@@ -46,7 +44,7 @@ def value_and_gradient(function, text: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("text", [features(23), features(23, twins=True), torch.stack([features(11), features(11, 1)])],
                          ids=["plain", "twins", "episodes"])
 @pytest.mark.parametrize("name", REGULARISERS)
-def test_blocks_of_rows_change_neither_value_nor_gradient(name: str, text: Tensor, monkeypatch):
+def test_blocks_of_rows_change_neither_value_nor_gradient(name, text, monkeypatch):
     expected, classes = value_and_gradient(REGULARISERS[name], text), text.shape[-2]
     for cosines in (classes * (classes - 1), classes * 5, 1):  # two blocks, several, one row each
         monkeypatch.setattr(objectives, "COSINES_AT_ONCE", cosines)

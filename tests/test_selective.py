@@ -1,6 +1,4 @@
 """Metrics of selective prediction: definitions, ties, intervals, differences, coverage."""
-from __future__ import annotations
-
 import doctest
 import math
 import os
@@ -52,7 +50,7 @@ def test_values_are_those_of_the_metrics(sample):
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("name", INFLUENCES)
-def test_influences_have_mean_zero_and_the_variance_of_a_jackknife(sample, name: str, ties: bool):
+def test_influences_have_mean_zero_and_the_variance_of_a_jackknife(sample, name, ties):
     confidence, correct = sample
     if ties:
         confidence = confidence.round(1)
@@ -111,7 +109,7 @@ def test_what_has_no_interval(sample):
 
 
 @pytest.mark.parametrize("name", INFLUENCES)
-def test_differences_of_equal_methods_are_found_in_5_percent(name: str):
+def test_differences_of_equal_methods_are_found_in_5_percent(name):
     """Two methods of the same accuracy on the same images, and the same method twice."""
     rng = np.random.default_rng(1)
     measure = INFLUENCES[name]
@@ -140,6 +138,6 @@ def test_differences_are_found():
 
 
 @pytest.mark.parametrize("model", [sim.Model(), sim.Model(temperature=0.6)])
-def test_intervals_cover_the_truth(model: sim.Model):
+def test_intervals_cover_the_truth(model):
     for name, share in sim.selective_coverage(model, 1000, TRIALS).items():
         assert share >= 0.93 - SLACK, name

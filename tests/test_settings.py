@@ -1,6 +1,4 @@
 """The table of settings, and what is made of it: effective and changed settings, labels, help."""
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
@@ -52,7 +50,7 @@ def test_every_setting_has_one_row_with_help_and_a_default_that_is_allowed():
 
 
 @pytest.mark.parametrize("name", ["ViT-B/16", "small", "/somewhere/clip.pt"])
-def test_backbones_without_a_prefix_have_openais_pixels(name: str):
+def test_backbones_without_a_prefix_have_openais_pixels(name):
     module, _ = find_loader(name)
     assert module is openai
     assert changed_settings(build_cfg("SoC", opts=[*CLIP_PIXELS, "MODEL.BACKBONE.NAME", name])) == {}
@@ -90,13 +88,13 @@ def test_effective_settings_are_those_that_the_predictions_depend_on():
     ("TPT", ["TRAINER.REGULARISERS", "otpt:2"], ["TRAINER.OTPT.FORM", "TRAINER.REGULARISERS"],
      ["TRAINER.OTPT.LAMBDA", "TRAINER.SOC.LAMBDA"]),
 ])
-def test_settings_without_an_effect_are_absent(trainer: str, opts: list, present: list, absent: list):
+def test_settings_without_an_effect_are_absent(trainer, opts, present, absent):
     settings = effective_settings(build_cfg(trainer, opts=opts))
     assert set(present) <= settings.keys()
     assert not settings.keys() & set(absent)
 
 
-def test_a_setting_without_an_effect_is_named_once_with_what_to_do(caplog: pytest.LogCaptureFixture):
+def test_a_setting_without_an_effect_is_named_once_with_what_to_do(caplog):
     caplog.set_level(logging.INFO, "promptcal")
     cfg = build_cfg("SoC", "dtd", opts=["DATASET.NUM_SHOTS", 4, "TEST.ORDER", "sorted"])
     assert caplog.messages[0] == ("no effect with SoC: DATASET.NUM_SHOTS 4 (train with --trainer CoOp, then use its "
@@ -153,7 +151,7 @@ def test_changed_settings_state_the_default_of_the_data_set_and_the_value():
     ["DATASET.LABEL", "Textures", "MODEL.BACKBONE.LABEL", "large", "PROMPT.LABEL", "words"],
     ["TTA.JACOBIAN_GB", 4.5, "TEST.SALS", False, "OPTIM.NAME", "adamw"],
 ])
-def test_a_value_that_is_in_effect_anyway_counts_as_unset(opts: list):
+def test_a_value_that_is_in_effect_anyway_counts_as_unset(opts):
     cfg = build_cfg("SoC", "dtd", opts=opts)
     default = build_cfg("SoC", "dtd", opts=["DEVICE", cfg.DEVICE])
     assert changed_settings(cfg) == {}
@@ -161,7 +159,7 @@ def test_a_value_that_is_in_effect_anyway_counts_as_unset(opts: list):
     assert run_path(cfg) == run_path(default)
 
 
-def test_coops_own_file_changes_nothing(tmp_path: Path):
+def test_coops_own_file_changes_nothing(tmp_path):
     """Its vit_b16.yaml states CLIP's pixels and the epochs that 16 shots have anyway."""
     file = tmp_path / "vit_b16.yaml"
     file.write_text("INPUT:\n  SIZE: (224, 224)\n  PIXEL_MEAN: [0.48145466, 0.4578275, 0.40821073]\n"
@@ -192,7 +190,7 @@ def test_what_only_model_and_data_tell_is_given_by_the_caller():
     assert retag(chosen, resolved).TAG == "mine"
 
 
-def test_a_file_is_stated_by_its_label_and_content(tmp_path: Path):
+def test_a_file_is_stated_by_its_label_and_content(tmp_path):
     values = []
     for folder in ("here", "there"):
         path = tmp_path / folder / "list.txt"
@@ -222,7 +220,7 @@ def test_the_baseline_survives_copies_and_is_found_for_a_users_own_config():
     assert "TRAINER.CTPT.LAMBDA" not in effective_settings(tree)
 
 
-def test_a_resumed_run_has_its_tag_and_the_same_effective_settings(tmp_path: Path):
+def test_a_resumed_run_has_its_tag_and_the_same_effective_settings(tmp_path):
     cfg = build_cfg("SoC", "dtd", opts=["TTA.STEPS", 2])
     (tmp_path / "config.yaml").write_text(cfg.dump())
     again = build_cfg(resume=str(tmp_path))
@@ -242,7 +240,7 @@ def test_a_resumed_run_has_its_tag_and_the_same_effective_settings(tmp_path: Pat
     ("PROMPT.CTX_INIT", "itap of a", "“itap of a”"), ("TRAINER.NOBODYS.LAMBDA", 3.0, "λ 3"),
     ("TRAINER.NOBODYS.KEY", "", "KEY none"), ("OPTIM.MAX_EPOCH", 7, "MAX_EPOCH 7"), ("TEST.CORRELATION", 0.5, "γ 0.5"),
 ])
-def test_words_of_a_row_label(key: str, value: object, words: str):
+def test_words_of_a_row_label(key, value, words):
     assert setting_words(key, value) == words
 
 
@@ -257,7 +255,7 @@ def test_titles_of_sweeps():
     (Range(above=0, most=1), "above 0 and at most 1"), (Range(least=0, below=1), "from 0 to below 1"),
     (Range(most=5), "at most 5"), (Range(above=0, below=1), "above 0 and below 1"),
 ])
-def test_words_of_a_range(allowed: Range, words: str):
+def test_words_of_a_range(allowed, words):
     assert allowed.words == words
 
 
@@ -325,7 +323,7 @@ def test_a_method_derived_from_another_has_its_settings_too():
 
 # Help
 
-def test_help_settings_prints_the_table(capsys: pytest.CaptureFixture):
+def test_help_settings_prints_the_table(capsys):
     main(["--help-settings"])
     shared = capsys.readouterr().out
     assert "TTA.RESET  [image]" in shared and "Allowed: auto, fp32, fp16, bf16" in shared

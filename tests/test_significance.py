@@ -1,6 +1,4 @@
 """Comparisons of two methods: formulas, clusters, degenerate cases; size and power simulated."""
-from __future__ import annotations
-
 import doctest
 import math
 import os
@@ -41,14 +39,14 @@ def test_examples_in_docstrings(module):
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_equally_calibrated_models_are_not_told_apart(name: str):
+def test_equally_calibrated_models_are_not_told_apart(name):
     assert sim.share_different(name, DESIGNS[name], 300, TRIALS) <= 0.05 + slack(0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [100, 1000])
 @pytest.mark.parametrize("name", DESIGNS)
-def test_the_size_holds_for_fewer_and_more_images(name: str, n: int):
+def test_the_size_holds_for_fewer_and_more_images(name, n):
     assert sim.share_different(name, DESIGNS[name], n, TRIALS) <= 0.05 + slack(0.05)
 
 
@@ -59,13 +57,13 @@ def test_the_size_holds_for_fewer_and_more_images(name: str, n: int):
     ("shape only: T = 1, T = 0.5, no over-confidence on average", 0.5),
     ("5 sets, over 5, over 1 (n each)", 0.98),
 ])
-def test_models_that_differ_are_told_apart(name: str, power: float):
+def test_models_that_differ_are_told_apart(name, power):
     design = {**sim.POWER, **sim.POWER_OF_SETS}[name]
     assert sim.share_different(name, design, 1000, TRIALS) >= power - slack(power)
 
 
 @pytest.mark.parametrize("kind", ["near zero", "same side"])
-def test_the_smallest_difference_is_found_in_about_four_of_five_samples(kind: str):
+def test_the_smallest_difference_is_found_in_about_four_of_five_samples(kind):
     power = sim.smallest_power(kind, 1000, TRIALS)
     assert 0.75 - slack(0.75) < power < 0.9 + slack(0.9)
 
@@ -88,7 +86,7 @@ def test_several_pairs_raise_no_more_alarms_than_one():
 @pytest.mark.parametrize(
     ("n", "error"), [(100, 0.0), (300, 0.08), (1000, 0.0), (1000, 0.03), (1000, 0.2)])
 @pytest.mark.parametrize("accuracy", [0.74, 0.98])
-def test_the_interval_covers_the_true_error(n: int, error: float, accuracy: float):
+def test_the_interval_covers_the_true_error(n, error, accuracy):
     result = sim.coverage(sim.Model(accuracy, error), n, TRIALS)
     assert result.rms >= 0.95 - slack(0.05)
     assert result.over >= 0.94 - slack(0.05)

@@ -1,6 +1,4 @@
 """Jobs of a SLURM cluster: a real one, which the tests start on this machine, and the command line without one."""
-from __future__ import annotations
-
 import getpass
 import json
 import os
@@ -101,7 +99,7 @@ def output(*command: object) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 class TestRealSlurm:
-    def test_srun_with_two_tasks_is_one_run(self, slurm: None, tmp_path: Path):
+    def test_srun_with_two_tasks_is_one_run(self, slurm, tmp_path):
         runs = FaultRuns(tmp_path)
         words = [str(word) for word in runs.arguments(tmp_path / "run")]
         done = subprocess.run(["srun", "--ntasks=2", sys.executable, PROJECT / "tools" / "train.py", *words],
@@ -110,14 +108,14 @@ class TestRealSlurm:
         assert done.stdout.count("Zero-shot") == done.stdout.count("results in") == 1
         runs.assert_whole(tmp_path / "run")
 
-    def test_a_queue_that_refuses(self, slurm: None, tmp_path: Path):
+    def test_a_queue_that_refuses(self, slurm, tmp_path):
         done = reproduce(tmp_path, "--slurm", "partition=gpu")
         assert done.returncode == 2
         assert done.stderr == ("error: SLURM refuses the jobs: Batch job submission failed: Invalid partition name "
                                "specified; see sinfo, and --slurm for other options\n")
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
-    def test_an_experiment_through_cancelled_and_pre_empted_jobs(self, slurm: None, tmp_path: Path):
+    def test_an_experiment_through_cancelled_and_pre_empted_jobs(self, slurm, tmp_path):
         """Three groups: one job is cancelled in mid-run, one is pre-empted, one is left alone. The command that waits
         is interrupted. The same command ends with the tables of a plain run."""
         out = tmp_path / "cluster"
@@ -182,13 +180,13 @@ def disturb(job: str, run: Path, pre_empt: bool) -> None:
     (["--cluster", "slurm", "--slurm", "partitoin=gpu"], "unknown key 'partitoin'. Did you mean 'partition'?"),
     (["--cluster", "slurm"], "--cluster slurm needs sbatch, which is not in PATH"),
 ])
-def test_mistakes_in_the_command_get_one_line(tmp_path: Path, args: list[str], message: str):
+def test_mistakes_in_the_command_get_one_line(tmp_path, args, message):
     done = run_tool("reproduce.py", "table1", "--output-dir", tmp_path, *args, PATH=str(tmp_path))
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_submitit_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_submitit_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     done = run_tool("reproduce.py", "table1", "--output-dir", tmp_path, "--cluster", "slurm")
     assert done.stderr == "error: --cluster slurm needs submitit: pip install -e '.[slurm]' in promptcal's folder\n"
@@ -205,12 +203,12 @@ def test_options_of_a_job():
     ("time=4:00:00", "time must be a whole number of minutes"), ("cpus_per_task=0", "1 or more"),
     ("nodes=2", "unknown key 'nodes'"),
 ])
-def test_wrong_options_of_a_job(pair: str, message: str):
+def test_wrong_options_of_a_job(pair, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse_slurm([pair])
 
 
-def test_a_dry_run_shows_the_groups(tmp_path: Path):
+def test_a_dry_run_shows_the_groups(tmp_path):
     done = run_tool("reproduce.py", "table1", "--dry-run", "--cluster", "slurm", "--array-parallelism", 4, "--only",
                     "dtd", "eurosat", "--output-dir", tmp_path, PATH=str(tmp_path), HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -220,7 +218,7 @@ def test_a_dry_run_shows_the_groups(tmp_path: Path):
 
 
 @pytest.fixture
-def demo_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Workspace, PlannedRun]:
+def demo_run(tmp_path, monkeypatch) -> tuple[Workspace, PlannedRun]:
     """A run, and the variables of a job that submitit has started."""
     for name, value in {"SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7"}.items():
         monkeypatch.setenv(name, value)
@@ -237,7 +235,7 @@ def failure(workspace: Workspace, run: PlannedRun) -> str:
     return reason
 
 
-def test_resubmissions_are_limited(demo_run, monkeypatch: pytest.MonkeyPatch):
+def test_resubmissions_are_limited(demo_run, monkeypatch):
     job = GroupJob([demo_run[1]])
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(RESUBMISSIONS - 1))
     assert job.checkpoint().function is job
@@ -255,7 +253,7 @@ def test_the_reason_of_a_failed_run_reaches_the_command(demo_run):
     assert failure(*demo_run).startswith("cannot make folder")
 
 
-def test_a_job_waits_for_the_lock_of_a_killed_job_on_another_node(demo_run, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_waits_for_the_lock_of_a_killed_job_on_another_node(demo_run, monkeypatch):
     run = demo_run[1]
     run.folder.mkdir(parents=True)
     lock = RunLock(run.folder)
@@ -269,7 +267,7 @@ def test_a_job_waits_for_the_lock_of_a_killed_job_on_another_node(demo_run, monk
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"LandCover": 3, "a": {"job": "1"}}'])
-def test_a_damaged_record_of_jobs_counts_as_none(demo_run, monkeypatch: pytest.MonkeyPatch, content: str):
+def test_a_damaged_record_of_jobs_counts_as_none(demo_run, monkeypatch, content):
     workspace, run = demo_run
     cluster = Cluster(workspace, {}, 1)
     cluster.folder.mkdir(parents=True)

@@ -1,6 +1,4 @@
 """The small CLIP: its file, its prompts, and the code that made it."""
-from __future__ import annotations
-
 import hashlib
 import logging
 import re
@@ -136,13 +134,13 @@ def test_the_tool_trains_a_file_that_loads(tmp_path):
     (["--out", "w.safetensors", "--tiles", "10"], "tiles at least the batch"),
     (["--out", "w.safetensors", "--steps", "0"], "at least 1"),
 ])
-def test_the_tool_names_bad_input(arguments: list[str], message: str):
+def test_the_tool_names_bad_input(arguments, message):
     done = run_tool("train_small_clip.py", *arguments)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
@@ -154,7 +152,7 @@ def landcover(method: str, folder: Path, cache: Path, *opts: object):
 
 @pytest.mark.slow  # on all tiles: two shots lift the accuracy by little
 @pytest.mark.parametrize("name", sorted(EMBEDDED))
-def test_the_embedded_prompts_fit_the_model(tmp_path: Path, cache: Path, name: str, caplog):
+def test_the_embedded_prompts_fit_the_model(tmp_path, cache, name, caplog):
     with caplog.at_level(logging.WARNING):
         results = landcover("CoOp", tmp_path, cache, "MODEL.INIT_WEIGHTS", name).run(train=False)
     assert "another backbone" not in caplog.text
@@ -162,7 +160,7 @@ def test_the_embedded_prompts_fit_the_model(tmp_path: Path, cache: Path, name: s
 
 
 @pytest.mark.parametrize(("method", "name"), [("TPT", "small-coop-2shot"), ("SoC", "small-coop-4shot")])
-def test_methods_run_from_the_embedded_prompts(tmp_path: Path, cache: Path, method: str, name: str):
+def test_methods_run_from_the_embedded_prompts(tmp_path, cache, method, name):
     results = landcover(method, tmp_path, cache, "MODEL.INIT_WEIGHTS", name, "TEST.LIMIT", 24, "TTA.VIEWS", 8,
                         "TTA.SELECT", 0.25).run()
     assert results["init_weights"] == name and results["init_weights_hash"] == prompt_hash(name)

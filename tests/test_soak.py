@@ -3,8 +3,6 @@ with the same predictions, leaves nothing behind, and memory does not grow.
 
 Some seconds here; `PROMPTCAL_SOAK=600 bash tools/test.sh tests/test_soak.py` for ten.
 """
-from __future__ import annotations
-
 import ctypes
 import errno
 import gc
@@ -64,7 +62,7 @@ def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_soak(clip_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_soak(clip_file, tmp_path, monkeypatch):
     images, cache, folder = make_image_folder(tmp_path / "many", images=40), tmp_path / "cache", tmp_path / "run"
     draw = random.Random(SECONDS)
 

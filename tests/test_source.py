@@ -1,6 +1,4 @@
 """An edited method is another method, wherever in its files the edit is."""
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
@@ -63,7 +61,7 @@ def source_of(folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper
     ("helpers", "2 * x", "3 * x"),
     ("deeper", "5", "6"),
 ])
-def test_an_edit_anywhere_counts(tmp_path: Path, what: str, old: str, new: str):
+def test_an_edit_anywhere_counts(tmp_path, what, old, new):
     texts = {"plugin": PLUGIN, "helpers": HELPERS, "deeper": DEEPER}
     assert old in texts[what]
     edited = {**texts, what: texts[what].replace(old, new, 1)}
@@ -73,17 +71,17 @@ def test_an_edit_anywhere_counts(tmp_path: Path, what: str, old: str, new: str):
     assert (before["version"], before["hash"]) == (after["version"], after["hash"])
 
 
-def test_the_same_files_elsewhere_are_the_same_method(tmp_path: Path):
+def test_the_same_files_elsewhere_are_the_same_method(tmp_path):
     assert source_of(tmp_path / "laptop") == source_of(tmp_path / "cluster")
 
 
-def test_files_that_a_method_does_not_import_do_not_count(tmp_path: Path):
+def test_files_that_a_method_does_not_import_do_not_count(tmp_path):
     before = source_of(tmp_path / "a")
     (tmp_path / "a" / "unrelated.py").write_text("X = 2\n")
     assert source_of(tmp_path / "a") == before
 
 
-def test_line_ends_do_not_count(tmp_path: Path):
+def test_line_ends_do_not_count(tmp_path):
     unix = source_of(tmp_path / "unix")
     assert source_of(tmp_path / "windows", PLUGIN.replace("\n", "\r\n")) == unix
 
@@ -99,7 +97,7 @@ def test_a_class_without_a_file_is_known_by_its_code():
     assert method_source([first])["plugin"] != method_source([second])["plugin"]
 
 
-def test_built_in_methods_have_their_own_files_and_formulas(monkeypatch: pytest.MonkeyPatch):
+def test_built_in_methods_have_their_own_files_and_formulas(monkeypatch):
     """The life cycle of runs is not among them."""
     soc = method_source([SoC])
     assert soc["plugin"] == "" and soc["hash"] != method_source([TPT])["hash"]

@@ -1,10 +1,7 @@
 """Orders of the test stream and unequal classes: seeded, stated in the report, without effect on
 episodic methods."""
-from __future__ import annotations
-
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +39,7 @@ def rotta(labels: list[int], gamma: float, rng: np.random.Generator) -> list[int
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_correlated_is_rottas_and_always_ends(name: str):
+def test_correlated_is_rottas_and_always_ends(name):
     labels = labels_of(name)
     indices = list(range(len(labels)))
     mixed = []
@@ -109,7 +106,7 @@ def test_an_order_enters_only_where_it_has_an_effect():
         assert build_cfg(trainer, "dtd", opts=["TEST.IMBALANCE", 1]).TAG == "IMBALANCE-1.0"
 
 
-def test_episodic_methods_are_unaffected_by_the_order(train, tmp_path: Path):
+def test_episodic_methods_are_unaffected_by_the_order(train, tmp_path):
     predictions = []
     for order in ("random", "sorted", "correlated"):
         assert train("TPT", "TEST.ORDER", order, "--output-dir", tmp_path / order, *FEW).returncode == 0
@@ -122,7 +119,7 @@ def test_episodic_methods_are_unaffected_by_the_order(train, tmp_path: Path):
     assert "nothing to compute" in done.stdout  # it is the same run
 
 
-def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_path: Path):
+def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_path):
     results = {}
     for order in ("random", "sorted", "correlated"):
         folder = tmp_path / "runs" / order
@@ -139,7 +136,7 @@ def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_pat
     assert "order of the images" in tables and "TDA, sorted" in tables and "TDA, correlated" in tables
 
 
-def test_unequal_classes_in_a_run(train, tmp_path: Path):
+def test_unequal_classes_in_a_run(train, tmp_path):
     done = train("ZeroShot", "TEST.IMBALANCE", 1)
     assert done.returncode == 0, done.stderr
     results = read_results(tmp_path / "run")

@@ -17,7 +17,7 @@ SOC = PublishedOptions(published.SOC)
 
 
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory: pytest.TempPathFactory):
+def benchmark(tmp_path_factory):
     return make_benchmark(tmp_path_factory.mktemp("runs"))
 
 

@@ -1,8 +1,5 @@
 """Zero-shot with CoOp's templates, written-out ones and ensembles, against OpenAI's own text encoder."""
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,7 +26,7 @@ def openai_features(model: CLIP, templates: list[str], names: list[str]) -> torc
 
 @pytest.mark.parametrize("templates", [["{} texture."], ["a photo of a {}, a type of pet."], ["{}"], list(CLIP_BEST)],
                          ids=["name first", "words on both sides", "name alone", "ensemble"])
-def test_features_equal_openais(clip_model: CLIP, templates: list[str]):
+def test_features_equal_openais(clip_model, templates):
     ours = ClassTexts(templates, None, NAMES).features(OpenAIBackbone(clip_model), "fp32").unit
     torch.testing.assert_close(ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5)
 
@@ -55,7 +52,7 @@ def test_data_sets_have_coops_templates():
     assert {dataset: DATASET_REGISTRY.get(dataset).template for dataset in expected} == expected
 
 
-def test_the_command_takes_templates_and_records_them(train, tmp_path: Path):
+def test_the_command_takes_templates_and_records_them(train, tmp_path):
     done = train("ZeroShot", "PROMPT.TEMPLATE", "one {}!|many {}s.")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "results.json").read_text())["templates"] == ["one {}!", "many {}s."]
@@ -63,7 +60,7 @@ def test_the_command_takes_templates_and_records_them(train, tmp_path: Path):
     assert done.returncode == 2 and "PROMPT.TEMPLATE was ['one {}!', 'many {}s.']" in done.stderr
 
 
-def test_templates_work_on_tensors(clip_model: CLIP):
+def test_templates_work_on_tensors(clip_model):
     views = torch.randn(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     adapted = adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "{} texture."])
     images = F.normalize(clip_model.encode_image(views[:, 0]), dim=-1)
@@ -82,7 +79,7 @@ def test_templates_work_on_tensors(clip_model: CLIP):
     ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"], "empty where MODEL.INIT_WEIGHTS"),
     ("SoC", ["PROMPT.TEMPLATE", "coop"], "empty with SoC, which changes the words"),
 ])
-def test_settings_that_cannot_work(trainer: str, opts: list[str], message: str):
+def test_settings_that_cannot_work(trainer, opts, message):
     with pytest.raises(ConfigError) as error:
         build_cfg(trainer, opts=opts)
     assert message in str(error.value)

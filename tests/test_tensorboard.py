@@ -1,6 +1,4 @@
 """What a run leaves in TensorBoard, read back from the event files, and the names it has there."""
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -43,7 +41,7 @@ def hparams_of(events: EventAccumulator, tag: str) -> HParamsPluginData:
     return HParamsPluginData.FromString(metadata.plugin_data.content)
 
 
-def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path: Path, real_pictures):
+def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path, real_pictures):
     """Two event folders with curves of the same names, the last points those of results.json."""
     assert train("SoC", *FEW_VIEWS, "TTA.EPISODES", 2).returncode == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -72,7 +70,7 @@ def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path: Path, real_pictu
     assert "results/text_summary" in tuned.Tags()["tensors"]
 
 
-def test_zero_shot_has_one_folder(train, tmp_path: Path):
+def test_zero_shot_has_one_folder(train, tmp_path):
     assert train("ZeroShot").returncode == 0
     assert [path.name for path in (tmp_path / "run" / "tensorboard").iterdir()] == ["zero-shot"]
     events = events_of(tmp_path / "run" / "tensorboard" / "zero-shot")
@@ -80,7 +78,7 @@ def test_zero_shot_has_one_folder(train, tmp_path: Path):
     assert "_hparams_/experiment" in events.summary_metadata
 
 
-def test_the_figure_is_drawn_once(tmp_path: Path, real_pictures, caplog: pytest.LogCaptureFixture):
+def test_the_figure_is_drawn_once(tmp_path, real_pictures, caplog):
     folder = make_run(tmp_path, "OTPT", n=200)
     for _ in range(2):
         write_tensorboard_figures(folder)
@@ -93,7 +91,7 @@ def test_the_figure_is_drawn_once(tmp_path: Path, real_pictures, caplog: pytest.
     assert "no figures for TensorBoard" in caplog.text
 
 
-def test_hparams_have_seven_settings_and_three_metrics_in_order(tmp_path: Path):
+def test_hparams_have_seven_settings_and_three_metrics_in_order(tmp_path):
     results = {
         "trainer": "SoC", "dataset": "UCF101", "backbone": "ViT-L/14", "seed": 3, "n": 40,
         "split": "test", "classes": 8, "bins": 20, "flagged": 0, "skipped": [], "init_weights": "",
@@ -114,7 +112,7 @@ def test_hparams_have_seven_settings_and_three_metrics_in_order(tmp_path: Path):
     assert values["1 method"].string_value == "SoC" and values["5 λ"].number_value == 30.0
 
 
-def test_a_small_set_has_a_curve(tmp_path: Path):
+def test_a_small_set_has_a_curve(tmp_path):
     label, logits, zero_shot_logits = simulate(n=52)
     with Progress(tmp_path, 52, 20, "SoC", shown=True) as progress:
         for start in range(0, 48, 4):
@@ -133,7 +131,7 @@ def test_a_small_set_has_a_curve(tmp_path: Path):
         assert [scalar.step for scalar in events.Scalars(ECE)] == list(range(4, 49, 4))
 
 
-def test_names_begin_with_what_differs(train, tmp_path: Path):
+def test_names_begin_with_what_differs(train, tmp_path):
     """Zero-shot curves that are the same are shown once: those of ZeroShot's run if there is one."""
     runs = tmp_path / "runs"
 
@@ -165,7 +163,7 @@ def test_names_begin_with_what_differs(train, tmp_path: Path):
 
 
 @pytest.mark.posix
-def test_tensorboard_is_started_on_the_names(train, tmp_path: Path, monkeypatch):
+def test_tensorboard_is_started_on_the_names(train, tmp_path, monkeypatch):
     assert train("SoC", *FEW_VIEWS).returncode == 0
     visible = {}
 
@@ -187,7 +185,7 @@ def test_tensorboard_is_started_on_the_names(train, tmp_path: Path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_page_in_a_browser(train, tmp_path: Path):
+def test_the_page_in_a_browser(train, tmp_path):
     """Runs by their names, charts in order, no smoothing, and only the asked columns in HPARAMS."""
     for trainer in ("TPT", "SoC"):
         done = train(trainer, *FEW_VIEWS, "--output-dir", tmp_path / "runs" / trainer)

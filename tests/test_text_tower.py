@@ -1,6 +1,4 @@
 """The packed text tower against OpenAI's own text encoder, in value and gradient; words, tokens and their order."""
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest
@@ -33,7 +31,7 @@ def openai_features(model: CLIP, ctx_init: str, names: list[str]) -> torch.Tenso
 @pytest.mark.parametrize("ctx_init", ["a photo of a", "a", "one two three four five six seven eight"])
 @pytest.mark.parametrize("names", [NAMES, NAMES[:1], [f"thing {k} of {'many ' * (k % 7)}end" for k in range(300)]],
                          ids=["lengths", "one", "many"])
-def test_features_equal_openais(clip_model: CLIP, ctx_init: str, names: list[str]):
+def test_features_equal_openais(clip_model, ctx_init, names):
     context = initial_context(OpenAIBackbone(clip_model), ctx_init)[None]
     ours = tower_of(clip_model, names)(context)[0]
     torch.testing.assert_close(ours, openai_features(clip_model, ctx_init, names), atol=2e-6, rtol=1e-5)
@@ -41,7 +39,7 @@ def test_features_equal_openais(clip_model: CLIP, ctx_init: str, names: list[str
     assert rounded.dtype == torch.float32 and (ours * rounded).sum(-1).min() > 0.999
 
 
-def test_gradient_equals_the_plain_path(clip_model: CLIP):
+def test_gradient_equals_the_plain_path(clip_model):
     tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in NAMES])
     context = initial_context(OpenAIBackbone(clip_model), "a photo of a").requires_grad_()
     grad_text = torch.randn(len(NAMES), 48, generator=torch.Generator().manual_seed(1))
@@ -50,7 +48,7 @@ def test_gradient_equals_the_plain_path(clip_model: CLIP):
     assert ((ours - plain).norm() / plain.norm()).item() < 1e-5
 
 
-def test_episodes_and_class_specific_contexts_do_not_mix(clip_model: CLIP):
+def test_episodes_and_class_specific_contexts_do_not_mix(clip_model):
     tower, shared = tower_of(clip_model, NAMES), initial_context(OpenAIBackbone(clip_model), "a photo of a")
     contexts = shared + torch.randn(3, 4, 64)
     for context, features in zip(contexts, tower(contexts), strict=True):
@@ -66,7 +64,7 @@ def test_episodes_and_class_specific_contexts_do_not_mix(clip_model: CLIP):
 
 @pytest.mark.parametrize("position", ["end", "middle", "front"])
 @pytest.mark.parametrize("class_specific", [False, True])
-def test_the_class_name_stands_where_coop_puts_it(clip_model: CLIP, position: str, class_specific: bool):
+def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_specific):
     """Against the prompts laid out one by one, as CoOp does it, through the model's own transformer."""
     context = torch.randn(len(NAMES), 5, 64) if class_specific else torch.randn(5, 64)
     tokens, features = class_tokens(NAMES, TOKENIZER), []
@@ -110,7 +108,7 @@ def test_few_blocks_have_the_least_padding():
 
 
 @pytest.mark.parametrize("position", ["end", "middle"])
-def test_padding_changes_nothing(clip_model: CLIP, monkeypatch, position: str):
+def test_padding_changes_nothing(clip_model, monkeypatch, position):
     """As on a GPU, with one block for all prompts: in value and gradient, alone and fused."""
     context = initial_context(OpenAIBackbone(clip_model), "a photo of a").expand(2, -1, -1)
     tokens = class_tokens(NAMES, TOKENIZER)
@@ -153,7 +151,7 @@ def test_prompts_that_cannot_work():
         check_lengths(long, class_tokens(long, TOKENIZER), 4, backbone)
 
 
-def test_distinct_names_with_equal_features_are_refused(clip_model: CLIP):
+def test_distinct_names_with_equal_features_are_refused(clip_model):
     """A text tower that does not read the names; names that are the same to the tokenizer are allowed."""
     backbone = OpenAIBackbone(clip_model)
     context = initial_context(backbone, "a photo of a")

@@ -1,11 +1,8 @@
 """The real command as a user types it: the run folder of every trainer, and messages about what is wrong."""
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ FEW_VIEWS = ("TTA.VIEWS", 12, "TTA.SELECT", 0.25)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_trainer_end_to_end(train, image_folder: Path, tmp_path: Path, trainer: str):
+def test_every_trainer_end_to_end(train, image_folder, tmp_path, trainer):
     done = train(trainer, *FEW_VIEWS)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
@@ -50,7 +47,7 @@ def test_every_trainer_end_to_end(train, image_folder: Path, tmp_path: Path, tra
     assert "12 test images of 4 classes" in done.stdout and "20 bins" in done.stdout
 
 
-def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: Path):
+def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path):
     first = train("SoC", *FEW_VIEWS)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")}
     time.sleep(0.01)
@@ -65,7 +62,7 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: P
     assert again.returncode == 0 and "nothing to compute" in again.stdout
 
 
-def test_a_run_that_cannot_start_overwrites_nothing(train, tmp_path: Path):
+def test_a_run_that_cannot_start_overwrites_nothing(train, tmp_path):
     assert train("ZeroShot").returncode == 0
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     (tmp_path / "damaged.pt").write_bytes(b"no weights")
@@ -74,7 +71,7 @@ def test_a_run_that_cannot_start_overwrites_nothing(train, tmp_path: Path):
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
-def test_other_bins_need_the_predictions(train, tmp_path: Path):
+def test_other_bins_need_the_predictions(train, tmp_path):
     assert train("ZeroShot").returncode == 0
     predictions = tmp_path / "run" / "predictions.npz"
     predictions.write_bytes(predictions.read_bytes()[:500])
@@ -86,7 +83,7 @@ def test_other_bins_need_the_predictions(train, tmp_path: Path):
     assert train("ZeroShot", "TEST.BINS", 5, "--overwrite").returncode == 0
 
 
-def test_other_circumstances_are_refused_by_name(train, tmp_path: Path, image_folder: Path):
+def test_other_circumstances_are_refused_by_name(train, tmp_path, image_folder):
     torch.save(openai_state(random_clip(seed=1)), tmp_path / "other.pt")
     assert train("ZeroShot").returncode == 0
     for words, message in (
@@ -108,7 +105,7 @@ def test_other_circumstances_are_refused_by_name(train, tmp_path: Path, image_fo
     assert "other data: 12 labels differ, class names differ." in train("ZeroShot").stderr
 
 
-def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path: Path):
+def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path):
     done = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
     assert done.returncode == 0, done.stderr
     runs = {lr: json.loads((tmp_path / "run" / f"LR-{lr}" / "results.json").read_text()) for lr in ("0.001", "0.02")}
@@ -129,13 +126,13 @@ def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path: Path):
     (["OPTIM.LR", "0.1", "0.1"], "a value of OPTIM.LR is given twice"),
     (["MODEL.BACKBONE.NAME", "RN1", "small"], "no backbone and no weight file 'RN1'"),
 ])
-def test_values_of_a_sweep_are_checked_before_the_first_run(train, tmp_path: Path, words: list, message: str):
+def test_values_of_a_sweep_are_checked_before_the_first_run(train, tmp_path, words, message):
     done = train("TPT", *FEW_VIEWS, "--sweep", *words, "--no-train")
     assert done.returncode == (2 if message else 0) and message in done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_seeds(train, tmp_path: Path):
+def test_seeds(train, tmp_path):
     """0 is a seed, and another one makes other views."""
     logits = []
     for seed in (0, 1):
@@ -145,7 +142,7 @@ def test_seeds(train, tmp_path: Path):
     assert not np.array_equal(*logits)
 
 
-def test_workers_do_not_change_a_bit(train, tmp_path: Path):
+def test_workers_do_not_change_a_bit(train, tmp_path):
     logits = []
     for workers in (0, 1, 3):
         run = tmp_path / f"workers{workers}"
@@ -154,7 +151,7 @@ def test_workers_do_not_change_a_bit(train, tmp_path: Path):
     assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
 
 
-def test_limit_spreads_over_the_set_and_resume_takes_the_runs_settings(train, tmp_path: Path):
+def test_limit_spreads_over_the_set_and_resume_takes_the_runs_settings(train, tmp_path):
     assert train("ZeroShot", "TEST.LIMIT", 4).returncode == 0
     assert np.load(tmp_path / "run" / "predictions.npz")["label"].tolist() == [0, 1, 2, 3]
     done = run_tool("train.py", "--resume", tmp_path / "run")
@@ -163,7 +160,7 @@ def test_limit_spreads_over_the_set_and_resume_takes_the_runs_settings(train, tm
     assert done.returncode == 2 and "nowhere: it is not a run folder" in done.stderr
 
 
-def test_bad_images_stop_the_run_or_are_listed(train, tmp_path: Path, image_folder: Path):
+def test_bad_images_stop_the_run_or_are_listed(train, tmp_path, image_folder):
     (image_folder / "kind_b" / "1.png").write_bytes(b"no image")
     done = train("ZeroShot")
     assert done.returncode == 2 and "kind_b/1.png" in done.stderr and "ON_BAD_IMAGE skip" in done.stderr
@@ -175,7 +172,7 @@ def test_bad_images_stop_the_run_or_are_listed(train, tmp_path: Path, image_fold
 
 
 @pytest.mark.parametrize("trainer", ["SoC", "CoOp"])
-def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder: Path, trainer: str):
+def test_no_train_checks_and_writes_nothing(train, tmp_path, image_folder, trainer):
     """Neither a run folder nor a few-shot list in the data root, nor a cached Jacobian."""
     shutil.copytree(image_folder, tmp_path / "both" / "train")
     image_folder.rename(tmp_path / "both" / "test")
@@ -196,13 +193,13 @@ def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder:
      "data root /nowhere is not a folder"),
     (["--trainer", "SoC", "--dataset-config-file", "cub"], "no such file. Data sets: caltech101, cifar10, "),
 ])
-def test_bad_input_gets_one_line_and_status_2(args: list[str], message: str):
+def test_bad_input_gets_one_line_and_status_2(args, message):
     done = run_tool("train.py", *args)
     assert done.returncode == 2 and message in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path, monkeypatch):
     """An image whose numbers are lost keeps its zero-shot prediction; the others of its batch keep theirs."""
     real = TPT.adapt
 
@@ -220,7 +217,7 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path: Pa
     assert "TPT: 2 images have their zero-shot prediction" in done.stdout
 
 
-def test_a_learning_rate_that_loses_all_numbers(train, tmp_path: Path):
+def test_a_learning_rate_that_loses_all_numbers(train, tmp_path):
     assert train("SoC", *FEW_VIEWS, "OPTIM.LR", 1e30).returncode == 0
     predictions = read_predictions(tmp_path / "run")
     assert predictions["flagged"].all() and np.array_equal(predictions["logits"], predictions["zero_shot_logits"])

@@ -3,7 +3,6 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from promptcal.datasets import build_dataset
@@ -133,7 +132,7 @@ def test_the_card_is_the_reference_of_the_demo(tmp_path):
     assert {c.verdict for c in Verification(other).checks} == {UNPUBLISHED}  # nobody published LandCover
 
 
-def test_the_demo_ends_in_a_verdict_per_cell(tmp_path: Path):
+def test_the_demo_ends_in_a_verdict_per_cell(tmp_path):
     done = run_tool("reproduce.py", "verify", "--demo", "--limit", 2, "--only", "ZeroShot", "--output-dir", tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"Of 2 cells \(method, data set, metric\) \d agree", done.stdout)

@@ -1,6 +1,4 @@
 """Views are Pillow's, bit for bit until AugMix mixes them, and compiled code from a damaged cache is never run."""
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -52,7 +50,7 @@ ODD = [(1, 1), (2, 3), (20000, 20), (40, 300)]
     *((size, 32) for size in [(90, 60), (60, 90), (300, 40), (33, 32), (700, 500), *ODD]), ((500, 375), 224),
     ((50, 70), 7), ((90, 60), 1),
 ])
-def test_crops_are_pillows_to_the_bit(size: tuple[int, int], pixels: int):
+def test_crops_are_pillows_to_the_bit(size, pixels):
     maker = ViewMaker(17, pixels, augmix=False, seed=4)
     views, expected = maker(photo(size), 7), reference.make_views(photo(size), 7, maker)
     assert views.shape == (17, 3, pixels, pixels) and views.dtype == expected.dtype == torch.uint8
@@ -60,7 +58,7 @@ def test_crops_are_pillows_to_the_bit(size: tuple[int, int], pixels: int):
 
 
 @pytest.mark.parametrize("seed", [14, 35])
-def test_many_bright_pixels_add_up_exactly(seed: int):
+def test_many_bright_pixels_add_up_exactly(seed):
     """To more than a float32 holds: 313 in each sum, of an image that is shrunk to a seventy-eighth."""
     image = Image.fromarray(np.random.default_rng(seed).integers(240, 256, (2500, 2500, 3), dtype=np.uint8))
     maker = ViewMaker(1, 32, False, 0)
@@ -72,7 +70,7 @@ def test_many_bright_pixels_add_up_exactly(seed: int):
     *((photo(size), 32, 1) for size in ODD), (photo().convert("L").convert("RGB"), 32, 5),
     *((Image.new("RGB", (40, 40), (level,) * 3), 32, level) for level in (0, 90, 255)),
 ], ids=range(14))
-def test_mixed_views_are_pillows_mixed_without_rounding(image: Image.Image, size: int, index: int):
+def test_mixed_views_are_pillows_mixed_without_rounding(image, size, index):
     """Each chain is Pillow's to the bit: one wrong level shows unless the chain has a weight below 0.0002."""
     maker = ViewMaker(64 if size < 100 else 24, size, augmix=True, seed=0)
     ours, theirs = maker(image, index), reference.make_views(image, index, maker)
@@ -91,7 +89,7 @@ def test_levels_next_to_whole_numbers_are_cut_off_as_pillows():
 
 
 @pytest.mark.parametrize("size", [(640, 480), (300, 1000)])
-def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
+def test_crops_are_distributed_as_torchvisions(size):
     boxes, flips = draw_crops(size, 4000, np.random.default_rng(0))
     left, top, width, height = boxes.T
     assert (boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= size).all()
@@ -105,7 +103,7 @@ def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
 
 
 @pytest.mark.parametrize("mix", [True, False])
-def test_draws_depend_on_seed_and_index_alone(mix: bool):
+def test_draws_depend_on_seed_and_index_alone(mix):
     views = make_views(photo(), 3, 6, 16, mix)
     assert torch.equal(views, make_views(photo(), 3, 6, 16, mix))
     memory = torch.zeros_like(views)
@@ -130,7 +128,7 @@ def test_memory_is_used_again_only_when_no_tensor_refers_to_it():
 
 
 @pytest.fixture
-def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_numba(monkeypatch) -> Iterator[None]:
     for function in (kernel_cache.numba_works, package.pipeline):
         function.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)  # an import then fails
@@ -140,7 +138,7 @@ def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mix", [True, False])
-def test_without_numba_pillow_makes_the_views(mix: bool, without_numba: None, caplog: pytest.LogCaptureFixture):
+def test_without_numba_pillow_makes_the_views(mix, without_numba, caplog):
     maker = ViewMaker(5, 32, mix, 0, "squash", "bilinear")
     for index in range(3):
         assert torch.equal(maker(photo(), index), reference.make_views(photo(), index, maker))
@@ -153,7 +151,7 @@ def next_number(number: int) -> int:
 
 
 @pytest.fixture
-def small_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def small_kernel(monkeypatch, tmp_path) -> Iterator[Path]:
     """A kernel that compiles in no time, and the folder where it is kept."""
     monkeypatch.setattr(kernels, "make_views", next_number)
     monkeypatch.setattr(kernels, "SIGNATURE", types.int64(types.int64))
@@ -173,7 +171,7 @@ def compiles(caplog: pytest.LogCaptureFixture) -> bool:
 
 
 @pytest.mark.posix
-def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel: Path, caplog, monkeypatch):
+def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel, caplog, monkeypatch):
     assert compiles(caplog) and not compiles(caplog)
     (file,) = small_kernel.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
@@ -189,7 +187,7 @@ def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel: P
     assert compiles(caplog)
 
 
-def test_where_nothing_can_be_kept_kernels_are_compiled_all_the_same(small_kernel: Path, caplog, monkeypatch):
+def test_where_nothing_can_be_kept_kernels_are_compiled_all_the_same(small_kernel, caplog, monkeypatch):
     small_kernel.write_text("in the way")
     assert compiles(caplog) and compiles(caplog)
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -198,7 +196,7 @@ def test_where_nothing_can_be_kept_kernels_are_compiled_all_the_same(small_kerne
 
 
 @pytest.mark.posix
-def test_a_fork_waits_until_another_thread_has_compiled(small_kernel: Path):
+def test_a_fork_waits_until_another_thread_has_compiled(small_kernel):
     def compile_slowly() -> None:
         with kernel_cache.compiling:
             begun.set()
