@@ -13,6 +13,7 @@ import numpy as np
 from promptcal.datasets.base import dataset_info
 from promptcal.trainers.config.layers import default_settings
 from promptcal.trainers.functional import calibration as cal
+from promptcal.trainers.functional.arrays import log_softmax
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.arrange import arrange
 from promptcal.trainers.report.core import MeasuredRuns, measure, write_report
@@ -50,7 +51,7 @@ def simulate(n: int = 400, classes: int = 8, sharpness: float = 1.0, data: int =
     """
     rng = np.random.default_rng(data)
     base = rng.gumbel(size=(n, classes)) * 1.6
-    p = np.exp(cal.log_softmax(base))
+    p = np.exp(log_softmax(base))
     label = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
     noise = np.random.default_rng([data, seed]).normal(size=base.shape) * 0.2
     return label, 20 + base * sharpness + noise, 20 + base * SHARPNESS["ZeroShot"]

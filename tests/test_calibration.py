@@ -13,6 +13,7 @@ import torch
 from promptcal.trainers import functional
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional import objectives
+from promptcal.trainers.functional.arrays import log_softmax
 from promptcal.trainers.functional.posthoc import fit_temperature
 from scipy import stats
 from sklearn.calibration import calibration_curve
@@ -52,8 +53,8 @@ def slow_ace(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
     return error_of(np.array_split(confidence.argsort(kind="stable"), bins), confidence, correct)
 
 
-@pytest.mark.parametrize("name", ["aggregation", "binned", "calibration", "intervals", "objectives", "posthoc",
-                                  "theory"])
+@pytest.mark.parametrize("name", ["aggregation", "binned", "calibration", "classification", "intervals",
+                                  "objectives", "posthoc", "scoring", "theory"])
 def test_examples_in_docstrings(name):
     result = doctest.testmod(import_module(f"promptcal.trainers.functional.{name}"))
     assert result.attempted > 0 and result.failed == 0
@@ -84,7 +85,7 @@ def test_binned_errors_equal_the_definition_and_scikit_learn(sample, bins):
 
 def test_other_metrics_equal_scikit_learn(sample):
     logits, labels, confidence, correct = sample
-    p = np.exp(cal.log_softmax(logits))
+    p = np.exp(log_softmax(logits))
     for values in (confidence, confidence.round(1)):  # without and with ties
         assert cal.auroc(values, correct) == pytest.approx(roc_auc_score(correct, values))
     assert cal.nll(logits, labels) == pytest.approx(log_loss(labels, p, labels=range(7)))
@@ -286,7 +287,7 @@ METRIC_NAMES = [name for name in functional.PUBLIC if name not in ("sals", "top_
 def test_every_metric_takes_logits_or_probabilities(sample, name):
     """`from promptcal.trainers.functional import …`, positional as before, and by keyword from all classes."""
     logits, labels, confidence, correct = sample
-    p = np.exp(cal.log_softmax(logits))
+    p = np.exp(log_softmax(logits))
     metric = getattr(functional, name)
     first = {"classwise_ece": (p, labels), "brier": (p, labels), "nll": (logits, labels),
              "balanced_accuracy": (logits.argmax(axis=1), labels), "macro_f1": (logits.argmax(axis=1), labels),

@@ -28,8 +28,9 @@ from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..config.roles import leaves
 from ..config.safe_yaml import flatten, unflatten
+from ..functional import BINS
 from ..functional.arrays import log_softmax
-from ..functional.calibration import BINS, brier
+from ..functional.scoring import brier
 from ..registry import backbone_label, method_info
 from ..runs.record import FILE_NAME, RunRecord, content_hash
 from ..runs.run_dir import RunDir

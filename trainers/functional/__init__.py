@@ -8,16 +8,21 @@ from typing import Any
 
 BINS = 20  # of ECE, ACE and MCE by default; here because settings need it without torch
 
-# The metrics, by the file that has them. `calibration.selective` is not among them, because a file
-# has its name.
+# The metrics, by the file that has them. `selective.selective` is not among them, because its file
+# has the same name.
 METRICS = {
     "calibration": (
-        "accuracy", "accuracy_interval", "ace", "aurc", "auroc", "balanced_accuracy", "brier",
-        "classwise_ece", "ece", "macro_f1", "mce", "nll", "over_confidence", "reliability",
-        "rms_calibration_error", "rms_interval", "sals", "signed_error", "smooth_ece",
+        "ace", "classwise_ece", "ece", "mce", "over_confidence", "reliability",
+        "rms_calibration_error", "rms_interval", "signed_error", "smooth_ece",
         "squared_calibration_error", "top_class",
     ),
-    "selective": ("aurc_interval", "auroc_interval", "risk_at_coverage", "selective_accuracy"),
+    "classification": ("accuracy", "accuracy_interval", "balanced_accuracy", "macro_f1"),
+    "posthoc": ("sals",),
+    "scoring": ("brier", "nll"),
+    "selective": (
+        "aurc", "aurc_interval", "auroc", "auroc_interval", "risk_at_coverage",
+        "selective_accuracy",
+    ),
 }
 PUBLIC = {name: module for module, names in METRICS.items() for name in names}
 

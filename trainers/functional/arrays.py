@@ -177,3 +177,50 @@ def check_seeds(
     flat_confidence, flat_correct = check_confidence(confidence.ravel(), correct.ravel())
     shape = (len(confidence), confidence.size // len(confidence))
     return flat_confidence.reshape(shape), flat_correct.reshape(shape)
+
+
+def check_predictions(
+    predictions: ArrayLike, labels: ArrayLike, logits: ArrayLike, probabilities: ArrayLike,
+) -> tuple[Array, Array]:
+    """Predicted and true classes, both (N,), from one of the first, third and fourth argument."""
+    candidates = [values is not None for values in (predictions, logits, probabilities)]
+    if sum(candidates) != 1 or labels is None:
+        raise ValueError(
+            "give predictions and labels, or logits= with labels=, or probabilities= with labels=."
+        )
+    if logits is not None:
+        logits, labels = check_scores(logits, labels, "logits")
+        return logits.argmax(axis=-1), labels
+    if probabilities is not None:
+        probabilities, labels = check_scores(probabilities, labels, "probabilities")
+        return probabilities.argmax(axis=-1), labels
+    predictions = to_numpy(predictions)
+    labels = to_numpy(labels)
+    for name, values in (("predictions", predictions), ("labels", labels)):
+        if (
+            values.ndim != 1
+            or values.size == 0
+            or values.dtype.kind not in "iu"
+            or values.min() < 0
+        ):
+            raise ValueError(
+                f"{name} must be class numbers from 0, (N,), got {values.dtype} of shape "
+                f"{values.shape}."
+            )
+    if predictions.shape != labels.shape:
+        raise ValueError(
+            f"predictions and labels need one length, got {len(predictions)} and {len(labels)}."
+        )
+    return predictions, labels
+
+
+def check_probabilities(
+    probabilities: ArrayLike, labels: ArrayLike, logits: ArrayLike,
+) -> tuple[Array, Array]:
+    """Probabilities (N, K) and labels (N,), from probabilities or from logits."""
+    if (probabilities is None) == (logits is None) or labels is None:
+        raise ValueError("give probabilities and labels, or logits= with labels=.")
+    if logits is not None:
+        logits, labels = check_scores(logits, labels, "logits")
+        return np.exp(log_softmax(logits)), labels
+    return check_scores(probabilities, labels, "probabilities")

@@ -1,4 +1,4 @@
-"""Calibration metrics of one run, as fractions of one, with intervals that cover the truth; SaLS.
+"""Calibration metrics of one run, as fractions of one, with intervals that cover the truth.
 
 Every function takes arrays or tensors. Bad input (NaN, values out of range, shapes that do not
 fit, no samples) raises a ValueError. `confidence` (N,) is the largest softmax probability of each
@@ -6,16 +6,17 @@ sample, `correct` (N,) whether that class is the true one, `probabilities` and `
 `labels` (N,) integers below K. Each metric also takes `logits=` or `probabilities=` with `labels=`.
 README.md in this folder lists all of them with their formulas. Functions with an interval also take
 (N, S) of S seeds on the same images.
+
+Metrics of other files can be imported from here too, as in version 1.0.
 """
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 import numpy as np
-import torch
 
 from . import BINS
 from .arrays import (
@@ -25,27 +26,25 @@ from .arrays import (
     bin_index,
     check_bins,
     check_confidence,
-    check_scores,
+    check_probabilities,
     check_seeds,
-    log_softmax,
-    number_array,
-    to_numpy,
-    to_tensor,
     top_class_of,
 )
 from .binned import BinnedRun, binned_run, binned_runs, influence, null_variance
-from .intervals import (
-    Interval,
-    cluster_codes,
-    clustered_mean,
-    make_groups,
-    share_interval,
-    t_quantile,
-)
+from .classification import accuracy, accuracy_interval, balanced_accuracy, macro_f1
+from .intervals import Interval, cluster_codes, clustered_mean, make_groups, t_quantile
+from .posthoc import sals
+from .scoring import brier, brier_terms, nll, nll_terms
+from .selective import aurc, auroc, selective
 
-TensorOrArray = TypeVar("TensorOrArray", torch.Tensor, Array)
+__all__ = [
+    "BINS", "Interval", "Reliability", "accuracy", "accuracy_interval", "ace", "aurc", "auroc",
+    "balanced_accuracy", "brier", "brier_terms", "classwise_ece", "ece", "macro_f1", "mce", "nll",
+    "nll_terms", "over_confidence", "reliability", "rms_calibration_error", "rms_interval", "sals",
+    "selective", "signed_error", "smooth_ece", "squared_calibration_error", "top_class",
+]
+
 GRID = 4096  # cells of smooth ECE's grid
-THRESHOLDS = tuple(number / 10 for number in range(10))  # of confidence, for `selective`
 
 
 @dataclass(frozen=True)
@@ -386,222 +385,6 @@ def over_confidence(
     return Interval(value, low, high)
 
 
-def accuracy(
-    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
-) -> float:
-    """The share of correct samples; takes confidence too, as the other metrics do.
-
-    Example:
-        >>> from_top_class = accuracy([0.9, 0.8, 0.6], [1, 1, 0])
-        >>> from_top_class == accuracy(logits=[[0, 1], [0, 1], [0, 1]], labels=[1, 1, 0])
-        True
-    """
-    return float(check_confidence(confidence, correct, scores)[1].mean())
-
-
-def accuracy_interval(
-    confidence: ArrayLike = None,
-    correct: ArrayLike = None,
-    clusters: ArrayLike | None = None,
-    **scores: Unpack[Scores],
-) -> Interval:
-    """Accuracy with Wilson's 95 % interval; `share_interval` treats seeds and clusters.
-
-    Args:
-        confidence: Only checked; it is here because the other metrics take it. (N,) or (N, S).
-        correct: Whether the prediction is right, 0 or 1, in the same shape.
-        clusters: For each image the group it belongs to, see `over_confidence`.
-        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
-
-    Example:
-        >>> interval = accuracy_interval([0.9] * 100, [1] * 80 + [0] * 20)
-        >>> round(interval.low, 3), interval.value, round(interval.high, 3)
-        (0.711, 0.8, 0.867)
-    """
-    _, correct = check_seeds(confidence, correct, scores)
-    return share_interval(correct, np.ones(correct.shape, dtype=bool), clusters)
-
-
-def auroc(
-    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
-) -> float:
-    """The probability that a correct sample is more confident than a wrong one; ties count half.
-
-    NaN if all samples are right or all are wrong. `selective.auroc_interval` has its interval.
-
-    Example:
-        >>> auroc([0.9, 0.6, 0.7, 0.5], [1, 1, 0, 0])     # 3 of 4 pairs are in order
-        0.75
-    """
-    confidence, correct = check_confidence(confidence, correct, scores)
-    positives = correct.sum()
-    negatives = len(correct) - positives
-    if positives == 0 or negatives == 0:
-        return float("nan")
-    _, tie, size = np.unique(confidence, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(size) - (size - 1) / 2)[tie]  # the mean rank of equal values
-    above = rank[correct == 1].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * negatives))
-
-
-def aurc(
-    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
-) -> float:
-    """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged
-    over k = 1 … N.
-
-    Samples of equal confidence count with their mean error, the expectation over all orders of the
-    tie. `selective.aurc_interval` has its interval.
-
-    Example:
-        >>> round(aurc([0.9, 0.8, 0.7], [1, 0, 1]), 3)     # (0 + 1/2 + 1/3) / 3
-        0.278
-    """
-    confidence, correct = check_confidence(confidence, correct, scores)
-    _, tie, size = np.unique(-confidence, return_inverse=True, return_counts=True)
-    error = np.repeat(np.bincount(tie, weights=1 - correct) / size, size)  # most confident first
-    return float((np.cumsum(error) / np.arange(1, len(error) + 1)).mean())
-
-
-def selective(
-    confidence: ArrayLike = None,
-    correct: ArrayLike = None,
-    thresholds: ArrayLike = THRESHOLDS,
-    **scores: Unpack[Scores],
-) -> tuple[Array, Array]:
-    """Accuracy and coverage of the samples whose confidence exceeds each threshold.
-
-    Args:
-        confidence: Probability of the predicted class, from 0 to 1, (N,).
-        correct: Whether the prediction is right, 0 or 1, (N,).
-        thresholds: Of the confidence, (T,).
-        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
-
-    Returns:
-        Accuracy, NaN where no sample exceeds the threshold, and coverage, (T,) each.
-        `selective.selective_accuracy` has the interval for one threshold.
-
-    Example:
-        >>> [values.tolist() for values in selective([0.3, 0.6, 0.9], [0, 0, 1], [0.0, 0.6])]
-        [[0.3333333333333333, 1.0], [1.0, 0.3333333333333333]]
-    """
-    confidence, correct = check_confidence(confidence, correct, scores)
-    thresholds = number_array(thresholds, "thresholds", ndim=1)
-    order = np.argsort(confidence, kind="stable")
-    first = np.searchsorted(confidence[order], thresholds.astype(confidence.dtype), side="right")
-    above = len(order) - first
-    right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[first]
-    with np.errstate(invalid="ignore"):
-        return right / above, above / len(order)
-
-
-def balanced_accuracy(
-    predictions: ArrayLike = None, labels: ArrayLike = None, *, logits: ArrayLike = None,
-    probabilities: ArrayLike = None,
-) -> float:
-    """Mean over classes of recall: (1 / K') Σ_k right_k / n_k.
-
-    The K' classes are those that occur among the labels, as in scikit-learn. Each of them counts
-    the same, however many samples it has.
-
-    Args:
-        predictions: Predicted class of each sample, (N,).
-        labels: True class of each sample, (N,).
-        logits: Of all classes, in place of predictions, (N, K).
-        probabilities: Of all classes, in place of predictions, (N, K).
-
-    Returns:
-        A fraction from 0 to 1.
-
-    Example:
-        >>> balanced_accuracy([0, 0, 0, 0], [0, 0, 0, 1])     # (3 / 3 + 0 / 1) / 2
-        0.5
-    """
-    predictions, labels = check_predictions(predictions, labels, logits, probabilities)
-    classes = int(max(predictions.max(), labels.max())) + 1
-    count = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels[predictions == labels], minlength=classes)
-    occurs = count > 0
-    return float((right[occurs] / count[occurs]).mean())
-
-
-def macro_f1(
-    predictions: ArrayLike = None, labels: ArrayLike = None, *, logits: ArrayLike = None,
-    probabilities: ArrayLike = None,
-) -> float:
-    """Mean over classes of F1: (1 / K') Σ_k 2 right_k / (n_k + predicted_k).
-
-    The K' classes are those that occur among labels or predictions, as in scikit-learn.
-
-    Args:
-        predictions: Predicted class of each sample, (N,).
-        labels: True class of each sample, (N,).
-        logits: Of all classes, in place of predictions, (N, K).
-        probabilities: Of all classes, in place of predictions, (N, K).
-
-    Returns:
-        A fraction from 0 to 1.
-
-    Example:
-        >>> round(macro_f1([0, 0, 0, 0], [0, 0, 0, 1]), 3)     # (2 · 3 / (3 + 4) + 0) / 2
-        0.429
-    """
-    predictions, labels = check_predictions(predictions, labels, logits, probabilities)
-    classes = int(max(predictions.max(), labels.max())) + 1
-    count = np.bincount(labels, minlength=classes)
-    predicted = np.bincount(predictions, minlength=classes)
-    right = np.bincount(labels[predictions == labels], minlength=classes)
-    occurs = count + predicted > 0
-    return float((2 * right[occurs] / (count + predicted)[occurs]).mean())
-
-
-def check_predictions(
-    predictions: ArrayLike, labels: ArrayLike, logits: ArrayLike, probabilities: ArrayLike,
-) -> tuple[Array, Array]:
-    """Predicted and true classes, both (N,), from one of the first, third and fourth argument."""
-    candidates = [values is not None for values in (predictions, logits, probabilities)]
-    if sum(candidates) != 1 or labels is None:
-        raise ValueError(
-            "give predictions and labels, or logits= with labels=, or probabilities= with labels=."
-        )
-    if logits is not None:
-        logits, labels = check_scores(logits, labels, "logits")
-        return logits.argmax(axis=-1), labels
-    if probabilities is not None:
-        probabilities, labels = check_scores(probabilities, labels, "probabilities")
-        return probabilities.argmax(axis=-1), labels
-    predictions = to_numpy(predictions)
-    labels = to_numpy(labels)
-    for name, values in (("predictions", predictions), ("labels", labels)):
-        if (
-            values.ndim != 1
-            or values.size == 0
-            or values.dtype.kind not in "iu"
-            or values.min() < 0
-        ):
-            raise ValueError(
-                f"{name} must be class numbers from 0, (N,), got {values.dtype} of shape "
-                f"{values.shape}."
-            )
-    if predictions.shape != labels.shape:
-        raise ValueError(
-            f"predictions and labels need one length, got {len(predictions)} and {len(labels)}."
-        )
-    return predictions, labels
-
-
-def check_probabilities(
-    probabilities: ArrayLike, labels: ArrayLike, logits: ArrayLike,
-) -> tuple[Array, Array]:
-    """Probabilities (N, K) and labels (N,), from probabilities or from logits."""
-    if (probabilities is None) == (logits is None) or labels is None:
-        raise ValueError("give probabilities and labels, or logits= with labels=.")
-    if logits is not None:
-        logits, labels = check_scores(logits, labels, "logits")
-        return np.exp(log_softmax(logits)), labels
-    return check_scores(probabilities, labels, "probabilities")
-
-
 def classwise_ece(
     probabilities: ArrayLike = None, labels: ArrayLike = None, bins: int = BINS, *,
     logits: ArrayLike = None,
@@ -627,68 +410,6 @@ def classwise_ece(
     return float(total / probabilities.size)
 
 
-def brier(
-    probabilities: ArrayLike = None, labels: ArrayLike = None, *, logits: ArrayLike = None,
-) -> float:
-    """Mean over samples of Σ_k (p_k − y_k)², y the one-hot truth.
-
-    Args:
-        probabilities: Of all classes, rows sum to 1, (N, K).
-        labels: True class of each sample, (N,).
-        logits: In place of probabilities, (N, K).
-
-    Returns:
-        From 0 to 2.
-
-    Example:
-        >>> round(brier([[0.9, 0.1], [0.2, 0.8]], [0, 1]), 3)     # (0.02 + 0.08) / 2
-        0.05
-    """
-    probabilities, labels = check_probabilities(probabilities, labels, logits)
-    return float(brier_terms(probabilities, labels).mean())
-
-
-def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
-    """Each sample's share of the Brier score, (N,)."""
-    probabilities, labels = check_scores(probabilities, labels, "probabilities")
-    p = probabilities.astype(np.float64)
-    true = p[np.arange(len(labels)), labels]
-    return (p**2).sum(axis=1) - 2 * true + 1
-
-
-def nll(
-    logits: ArrayLike = None, labels: ArrayLike = None, *, probabilities: ArrayLike = None,
-) -> float:
-    """Mean over samples of −log p of the true class.
-
-    Args:
-        logits: Of all classes, (N, K). From them it is finite where softmax saturates.
-        labels: True class of each sample, (N,).
-        probabilities: In place of logits, (N, K); infinite where the true class has 0.
-
-    Returns:
-        In nats, from 0.
-
-    Example:
-        >>> round(nll([[0.0, 0.0]], [1]), 3)     # log 2
-        0.693
-    """
-    if probabilities is None:
-        return float(nll_terms(logits, labels).mean())
-    if logits is not None:
-        raise ValueError("give logits and labels, or probabilities= with labels=.")
-    probabilities, labels = check_scores(probabilities, labels, "probabilities")
-    true = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    with np.errstate(divide="ignore"):
-        return float(-np.log(true).mean())
-
-
-def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """−log p of each sample's true class, (N,)."""
-    logits, labels = check_scores(logits, labels, "logits")
-    return -log_softmax(logits)[np.arange(len(labels)), labels]
-
-
 def top_class(
     logits: ArrayLike = None, labels: ArrayLike = None, *, probabilities: ArrayLike = None,
 ) -> tuple[Array, Array]:
@@ -710,50 +431,3 @@ def top_class(
     return top_class_of(
         None, None, {"logits": logits, "probabilities": probabilities, "labels": labels}
     )
-
-
-def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
-    """SaLS (Murugesan et al., ECCV 2024): logits rescaled to the range of the zero-shot logits.
-
-    The predicted class never changes. Constant logits become the middle of the zero-shot range.
-
-    Args:
-        logits: After tuning, (..., K).
-        zero_shot_logits: Of the same samples before tuning, (..., K).
-
-    Returns:
-        Logits of the same shape, in the input's precision, at least fp32: a tensor for a tensor,
-        an array for an array.
-
-    Example:
-        >>> sals(np.array([[4.0, 0.0, 2.0]]), [[1.0, 0.0, 0.5]]).tolist()
-        [[1.0, 0.0, 0.5]]
-    """
-    z: torch.Tensor = to_tensor(logits)
-    z0: torch.Tensor = to_tensor(zero_shot_logits)
-    if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:
-        raise ValueError(
-            "Logits and zero-shot logits need one shape (..., K), "
-            f"got {(*z.shape,)} and {(*z0.shape,)}.")
-    if not (torch.isfinite(z).all() and torch.isfinite(z0).all()):
-        raise ValueError("Logits must be finite.")
-    dtype = torch.promote_types(z.dtype, torch.float32)
-    z = z.double()
-    z0 = z0.double()
-    low = z.amin(-1, keepdim=True)
-    span = z.amax(-1, keepdim=True) - low
-    low0 = z0.amin(-1, keepdim=True)
-    span0 = z0.amax(-1, keepdim=True) - low0
-    tiny = torch.finfo(torch.float64).tiny
-    unit = torch.where(span > 0, (z - low) / span.clamp_min(tiny), 0.5)
-    scaled = (unit * span0 + low0).to(dtype)
-    # Rounding may merge the two highest logits; then the winner is raised to the next
-    # floating-point number.
-    winner = z.argmax(-1, keepdim=True)
-    top = scaled.amax(-1, keepdim=True)
-    above = torch.nextafter(top, torch.full_like(top, torch.inf))
-    still_first = scaled.argmax(-1, keepdim=True) == winner
-    scaled = scaled.scatter(-1, winner, torch.where(still_first, top, above))
-    if isinstance(logits, torch.Tensor):
-        return scaled
-    return scaled.numpy()

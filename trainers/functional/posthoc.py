@@ -1,21 +1,22 @@
 """Post-hoc calibration of a method's logits.
 
-Temperature scaling needs labels; CoTS, E-CoTS, replaced confidence and fixed temperatures need
-none, nor does SaLS, which is in `calibration`.
+Temperature scaling needs labels. SaLS, CoTS, E-CoTS, replaced confidence and fixed temperatures
+need none.
 """
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .arrays import Array, ArrayLike, check_scores, log_softmax, number_array
+from .arrays import Array, ArrayLike, check_scores, log_softmax, number_array, to_tensor
 from .objectives import entropy
 
+TensorOrArray = TypeVar("TensorOrArray", torch.Tensor, Array)
 TAU = (0.01, 100.0)  # range of CoTS's temperatures
 CELLS = 32  # of log τ at first
 PIECES = 4  # that one cell is cut into in each round
@@ -100,6 +101,53 @@ def cross_fit_temperature(
     scaled[second] /= temperatures[0]
     scaled[first] /= temperatures[1]
     return scaled, temperatures
+
+
+def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
+    """SaLS (Murugesan et al., ECCV 2024): logits rescaled to the range of the zero-shot logits.
+
+    The predicted class never changes. Constant logits become the middle of the zero-shot range.
+
+    Args:
+        logits: After tuning, (..., K).
+        zero_shot_logits: Of the same samples before tuning, (..., K).
+
+    Returns:
+        Logits of the same shape, in the input's precision, at least fp32: a tensor for a tensor,
+        an array for an array.
+
+    Example:
+        >>> sals(np.array([[4.0, 0.0, 2.0]]), [[1.0, 0.0, 0.5]]).tolist()
+        [[1.0, 0.0, 0.5]]
+    """
+    z: torch.Tensor = to_tensor(logits)
+    z0: torch.Tensor = to_tensor(zero_shot_logits)
+    if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:
+        raise ValueError(
+            "Logits and zero-shot logits need one shape (..., K), "
+            f"got {(*z.shape,)} and {(*z0.shape,)}.")
+    if not (torch.isfinite(z).all() and torch.isfinite(z0).all()):
+        raise ValueError("Logits must be finite.")
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    z = z.double()
+    z0 = z0.double()
+    low = z.amin(-1, keepdim=True)
+    span = z.amax(-1, keepdim=True) - low
+    low0 = z0.amin(-1, keepdim=True)
+    span0 = z0.amax(-1, keepdim=True) - low0
+    tiny = torch.finfo(torch.float64).tiny
+    unit = torch.where(span > 0, (z - low) / span.clamp_min(tiny), 0.5)
+    scaled = (unit * span0 + low0).to(dtype)
+    # Rounding may merge the two highest logits; then the winner is raised to the next
+    # floating-point number.
+    winner = z.argmax(-1, keepdim=True)
+    top = scaled.amax(-1, keepdim=True)
+    above = torch.nextafter(top, torch.full_like(top, torch.inf))
+    still_first = scaled.argmax(-1, keepdim=True) == winner
+    scaled = scaled.scatter(-1, winner, torch.where(still_first, top, above))
+    if isinstance(logits, torch.Tensor):
+        return scaled
+    return scaled.numpy()
 
 
 def confidence_at(logits: Tensor, temperature: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Metrics of selective prediction with intervals, and their differences between two methods.
+"""Metrics of selective prediction, with intervals, and their differences between two methods.
 
 A model that may decline answers only where it is confident. Selective accuracy is its accuracy
 above a confidence, risk at coverage the error rate of its most confident share, AURC the area
@@ -16,7 +16,7 @@ from typing import Unpack
 
 import numpy as np
 
-from .arrays import Array, ArrayLike, Scores, check_confidence, check_seeds
+from .arrays import Array, ArrayLike, Scores, check_confidence, check_seeds, number_array
 from .intervals import (
     NORMAL_QUANTILE,
     Estimate,
@@ -32,6 +32,80 @@ from .intervals import (
 
 # An interval of AURC would cover the truth in 83 % of samples with 7 errors, in 88 % with 20.
 FEWEST_ERRORS = 50
+THRESHOLDS = tuple(number / 10 for number in range(10))  # of confidence, for `selective`
+
+
+def auroc(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> float:
+    """The probability that a correct sample is more confident than a wrong one; ties count half.
+
+    NaN if all samples are right or all are wrong. `auroc_interval` has its interval.
+
+    Example:
+        >>> auroc([0.9, 0.6, 0.7, 0.5], [1, 1, 0, 0])     # 3 of 4 pairs are in order
+        0.75
+    """
+    confidence, correct = check_confidence(confidence, correct, scores)
+    positives = correct.sum()
+    negatives = len(correct) - positives
+    if positives == 0 or negatives == 0:
+        return float("nan")
+    _, tie, size = np.unique(confidence, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(size) - (size - 1) / 2)[tie]  # the mean rank of equal values
+    above = rank[correct == 1].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
+
+
+def aurc(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> float:
+    """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged
+    over k = 1 … N.
+
+    Samples of equal confidence count with their mean error, the expectation over all orders of the
+    tie. `aurc_interval` has its interval.
+
+    Example:
+        >>> round(aurc([0.9, 0.8, 0.7], [1, 0, 1]), 3)     # (0 + 1/2 + 1/3) / 3
+        0.278
+    """
+    confidence, correct = check_confidence(confidence, correct, scores)
+    _, tie, size = np.unique(-confidence, return_inverse=True, return_counts=True)
+    error = np.repeat(np.bincount(tie, weights=1 - correct) / size, size)  # most confident first
+    return float((np.cumsum(error) / np.arange(1, len(error) + 1)).mean())
+
+
+def selective(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    thresholds: ArrayLike = THRESHOLDS,
+    **scores: Unpack[Scores],
+) -> tuple[Array, Array]:
+    """Accuracy and coverage of the samples whose confidence exceeds each threshold.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        thresholds: Of the confidence, (T,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
+
+    Returns:
+        Accuracy, NaN where no sample exceeds the threshold, and coverage, (T,) each.
+        `selective_accuracy` has the interval for one threshold.
+
+    Example:
+        >>> [values.tolist() for values in selective([0.3, 0.6, 0.9], [0, 0, 1], [0.0, 0.6])]
+        [[0.3333333333333333, 1.0], [1.0, 0.3333333333333333]]
+    """
+    confidence, correct = check_confidence(confidence, correct, scores)
+    thresholds = number_array(thresholds, "thresholds", ndim=1)
+    order = np.argsort(confidence, kind="stable")
+    first = np.searchsorted(confidence[order], thresholds.astype(confidence.dtype), side="right")
+    above = len(order) - first
+    right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[first]
+    with np.errstate(invalid="ignore"):
+        return right / above, above / len(order)
 
 
 @dataclass(frozen=True)
