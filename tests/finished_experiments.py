@@ -12,7 +12,7 @@ from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand
 from promptcal.trainers.registry import method_info
 from promptcal.trainers.report import published
 
-from made_runs import make_run
+from made_runs import make_run, numbered
 
 
 def make_planned(tmp_path: Path, run: PlannedRun, n: int, **settings: object) -> None:
@@ -35,12 +35,11 @@ def make_planned(tmp_path: Path, run: PlannedRun, n: int, **settings: object) ->
         changes["data.subset"] = f"{n} of 10,000 images"
     corruption = f"{changes.get('data.corruption', '')} {changes.get('data.severity', '')}".strip()
     images = f"{run.dataset_name} {corruption}"
-    names = [f"{images} {k}" for k in range(n)]
-    clusters = [f"{run.dataset_name} {k}" for k in range(n)]
     make_run(
         tmp_path, run.method, run.dataset_name, run.seed, run.backbone, n=n,
         settings={**sweep, **settings}, folder=str(run.folder.relative_to(tmp_path)),
-        changes=changes, images=images, names=names, clusters=clusters)
+        changes=changes, images=images, names=numbered(images, n),
+        clusters=numbered(run.dataset_name, n))
 
 
 def plan_of(

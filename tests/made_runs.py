@@ -1,4 +1,5 @@
-"""Run folders for tests of the report: a real run, and others with its files but other records and logits."""
+"""Run folders for tests of the report: a real run, and others that have its files, with other
+records and logits."""
 from __future__ import annotations
 
 import hashlib
@@ -25,7 +26,7 @@ from promptcal.trainers.runs.record import RunRecord, content_hash
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai_clip import WEIGHT_URLS
 
-# How sharp each method's logits are: above 1 means over-confident, since labels are drawn at sharpness 1.
+# How sharp each method's logits are. Labels are drawn at sharpness 1: above it means over-confident.
 SHARPNESS = {"ZeroShot": 1.1, "TPT": 2.6, "CTPT": 2.0, "OTPT": 1.7, "SoC": 1.3}
 
 
@@ -58,11 +59,16 @@ def simulate(n: int = 400, classes: int = 8, sharpness: float = 1.0, data: int =
 
 
 def over_confident():
-    """Logits (N, K) of an over-confident classifier, its labels, and its confidence and correctness."""
+    """An over-confident classifier: logits (N, K), labels, confidence and correctness (N,)."""
     rng = np.random.default_rng(0)
     labels = rng.integers(7, size=500)
     logits = (rng.normal(size=(500, 7)) + 1.5 * np.eye(7)[labels]) * 4
     return logits, labels, *cal.top_class(logits, labels)
+
+
+def numbered(name: str, count: int, first: int = 0) -> list[str]:
+    """`count` names: "name 0", "name 1" and so on."""
+    return [f"{name} {number}" for number in range(first, first + count)]
 
 
 def identities(names: Sequence[str]) -> np.ndarray:
@@ -202,9 +208,9 @@ def make_run(
     if index is None:
         index = np.arange(n)
     if not classnames:
-        classnames = [f"class {k}" for k in range(classes)]
+        classnames = numbered("class", classes)
     if not names:
-        names = [f"{dataset} {split} {number}" for number in range(n)]
+        names = numbered(f"{dataset} {split}", n)
     columns = {
         "index": np.asarray(index),
         "label": np.asarray(label),
@@ -220,7 +226,8 @@ def make_run(
         columns[name] = column[readable]
 
     record = make_record(
-        trainer, dataset, seed, backbone, n, list(classnames), images, weights, settings, split, changes)
+        trainer, dataset, seed, backbone, n, list(classnames), images, weights, settings, split,
+        changes)
     if not folder:
         backbone_folder = backbone.replace("/", "-")
         folder = f"{dataset}/{trainer}/{backbone_folder}/{content_hash(settings)}/seed{seed}"
@@ -276,7 +283,7 @@ def write_run(
 
 
 def rewrite_predictions(folder: Path, change) -> None:
-    """Changes the arrays of a run by `change(arrays)` and finishes the run again: its files still agree."""
+    """Changes the arrays of a run by `change(arrays)`. Its files still belong together."""
     run = read_run(folder)
     with np.load(folder / "predictions.npz") as stored:
         arrays = dict(stored)
@@ -321,9 +328,9 @@ def labels(grid: Grid) -> list[str]:
     return [row.label for row in grid.rows]
 
 
-def by_label(shown):
+def by_label(figure_data):
     """The data of a figure, by the label of each method."""
-    return {method.label: data for method, data in shown.items()}
+    return {method.label: data for method, data in figure_data.items()}
 
 
 def make_benchmark(root: Path) -> Path:
