@@ -20,13 +20,20 @@ EXCLUDED = -1e4  # cosine of a view that is not a neighbour
 
 
 def vote_shares(logits: Tensor, share: float) -> Tensor:
-    """Each class's share (B, K) of the votes of the `int(V · share)` most confident views.
+    """Each class's share of the votes of the most confident views.
 
     A view votes for its best class; classes with exactly equal logits, such as two of the same
     name, share the vote. A tie is broken by the other views in order of entropy: the first whose
     best class is among the tied ones adds a vote for it, which counts in the total. If there is no
     such view, the public code returns some class, even one outside the tie; here the voting views
     then break the tie in the same way.
+
+    Args:
+        logits: Of all views, (B, V, K).
+        share: Of the views that vote, from 0 to 1: the `int(V · share)` of lowest entropy.
+
+    Returns:
+        Fractions that sum to 1 over the classes, (B, K).
 
     Example:
         >>> views = torch.tensor([[[9.0, 0.0], [8.0, 0.0], [0.0, 7.0], [0.1, 0.0]]])
@@ -124,10 +131,16 @@ def view_mode(
 def iterate(
     step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: float = 1e-6
 ) -> Tensor:
-    """Applies `step` at most so many times.
+    """Applies a step repeatedly, to each row until it converges.
 
     Each row of x stops separately, when a step moves it by less than the tolerance, so that no
     image depends on the others of its batch.
+
+    Args:
+        step: From (B, n) to (B, n).
+        x: Where it starts, (B, n).
+        most: At most so many steps.
+        tolerance: Euclidean length of a step below which a row stops.
     """
     moving = torch.ones_like(x[:, :1], dtype=torch.bool)
     for _ in range(most):
@@ -138,5 +151,8 @@ def iterate(
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Between all rows, from differences: matrix products lose the precision of small distances."""
+    """Squared Euclidean distances of all pairs of rows, (..., n, d) and (..., m, d) -> (..., n, m).
+
+    They are computed from differences: matrix products lose the precision of small distances.
+    """
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()

@@ -67,6 +67,7 @@ def number_array(values: ArrayLike, name: str, ndim: int | None = None) -> Array
 
 
 def check_bins(bins: int) -> None:
+    """Refuses a number of bins that is not a whole number of at least 1."""
     if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
         raise ValueError(f"bins must be a whole number of at least 1, got {bins!r}.")
 
@@ -75,6 +76,13 @@ def bin_index(values: Array, bins: int) -> Array:
     """The bin (lo, hi] of each value; 0 goes to the first.
 
     The edges have the precision of the values, so that 0.15 lies on its edge in any precision.
+
+    Args:
+        values: From 0 to 1, of any shape.
+        bins: Number of bins of equal width.
+
+    Returns:
+        Integers from 0 to bins − 1, in the shape of the values.
     """
     check_bins(bins)
     edges = (np.arange(bins + 1) / bins).astype(values.dtype)
@@ -110,6 +118,14 @@ def check_confidence(
 
 def top_class_of(confidence: ArrayLike, correct: ArrayLike, scores: Scores) -> tuple[Array, Array]:
     """Confidence and correctness of the predicted class, from logits or probabilities and labels.
+
+    Args:
+        confidence: What a metric got as its first argument; it must be None.
+        correct: What a metric got as its second argument; it must be None.
+        scores: Logits or probabilities, with labels.
+
+    Returns:
+        The largest probability, from 0 to 1, and whether its class is the true one, (N,) each.
     """
     unknown = set(scores) - set(Scores.__annotations__)
     if unknown:
@@ -131,7 +147,13 @@ def top_class_of(confidence: ArrayLike, correct: ArrayLike, scores: Scores) -> t
 
 
 def check_scores(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, Array]:
-    """Logits or probabilities (N, K) and labels (N,) within [0, K)."""
+    """Logits or probabilities (N, K) and labels (N,) within [0, K).
+
+    Args:
+        scores: Logits or probabilities.
+        labels: True classes.
+        name: "logits" or "probabilities"; the latter must lie in [0, 1] and sum to 1 in each row.
+    """
     scores = number_array(scores, name, ndim=2)
     labels = to_numpy(labels)
     if labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu":
@@ -162,9 +184,12 @@ def log_softmax(logits: ArrayLike) -> Array:
 def check_seeds(
     confidence: ArrayLike, correct: ArrayLike, scores: Scores | None = None,
 ) -> tuple[Array, Array]:
-    """Confidence in [0, 1] and correctness as 0 and 1, both (N, S) of S seeds; (N,) is one seed.
+    """Confidence in [0, 1] and correctness as 0 and 1, both (N, S) of S seeds.
 
-    `scores` as for `check_confidence`; they are of one seed.
+    Args:
+        confidence: (N, S), or (N,) of one seed; None with `scores`.
+        correct: In the same shape; None with `scores`.
+        scores: Of one seed, as for `check_confidence`.
     """
     if scores or confidence is None or correct is None:
         confidence, correct = top_class_of(confidence, correct, scores or {})
@@ -182,7 +207,14 @@ def check_seeds(
 def check_predictions(
     predictions: ArrayLike, labels: ArrayLike, logits: ArrayLike, probabilities: ArrayLike,
 ) -> tuple[Array, Array]:
-    """Predicted and true classes, both (N,), from one of the first, third and fourth argument."""
+    """Predicted and true classes, both (N,), from predictions, logits or probabilities.
+
+    Args:
+        predictions: Class numbers from 0, (N,).
+        labels: Class numbers from 0, (N,).
+        logits: (N, K), in place of predictions.
+        probabilities: (N, K), in place of predictions.
+    """
     candidates = [values is not None for values in (predictions, logits, probabilities)]
     if sum(candidates) != 1 or labels is None:
         raise ValueError(
@@ -217,7 +249,13 @@ def check_predictions(
 def check_probabilities(
     probabilities: ArrayLike, labels: ArrayLike, logits: ArrayLike,
 ) -> tuple[Array, Array]:
-    """Probabilities (N, K) and labels (N,), from probabilities or from logits."""
+    """Probabilities (N, K) and labels (N,).
+
+    Args:
+        probabilities: (N, K).
+        labels: Class numbers from 0, (N,).
+        logits: (N, K), in place of probabilities.
+    """
     if (probabilities is None) == (logits is None) or labels is None:
         raise ValueError("give probabilities and labels, or logits= with labels=.")
     if logits is not None:

@@ -79,7 +79,13 @@ def binned_run(confidence: Array, correct: Array, bins: int) -> BinnedRun:
 
 
 def binned_runs(confidence: Array, correct: Array, bins: int) -> list[BinnedRun]:
-    """Sorts each of S seeds into bins; both arguments have the shape (N, S)."""
+    """Sorts each of S seeds into bins.
+
+    Args:
+        confidence: Checked, from 0 to 1, (N, S).
+        correct: 0 or 1, (N, S).
+        bins: Number of bins of equal width, `(lo, hi]`.
+    """
     runs = []
     for seed in range(confidence.shape[1]):
         runs.append(binned_run(confidence[:, seed], correct[:, seed], bins))

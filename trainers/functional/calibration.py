@@ -156,7 +156,12 @@ def rms_calibration_error(
     bins: int = BINS,
     **scores: Unpack[Scores],
 ) -> float:
-    """Debiased RMS calibration error √D; 0 where D is negative. See `squared_calibration_error`.
+    """Debiased RMS calibration error √D; 0 where D is negative.
+
+    Arguments are those of `squared_calibration_error`, which has the formula of D.
+
+    Returns:
+        A fraction from 0 to 1.
 
     Example:
         >>> round(rms_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 1]), 3)
@@ -246,12 +251,20 @@ def _score_ends(
 def smooth_ece(
     confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
 ) -> float:
-    """Smooth ECE (Błasiok and Nakkiran, 2023): the width σ at which ∫|smoothed gap| equals σ.
+    """Smooth ECE: the width σ at which ∫|smoothed gap| equals σ. Błasiok and Nakkiran, 2023.
 
     It has no bins. The gap, confidence − correct, is smoothed over [0, 1] by a Gaussian of width σ
     that is reflected at both ends. On the even extension of a fine grid that is a product of
     Fourier coefficients. The integral falls as σ grows, so σ is found by bisection, between 0.001
     and 1 as in the authors' package.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
+
+    Returns:
+        A fraction from 0 to 1.
 
     Example:
         >>> round(smooth_ece([0.9] * 10, [1] * 6 + [0] * 4), 3)     # one confidence: |gap|
@@ -292,6 +305,9 @@ def mce(
 
     Bins and arguments are those of `ece`.
 
+    Returns:
+        A fraction from 0 to 1.
+
     Example:
         >>> round(mce([0.9, 0.8, 0.6], [1, 1, 0], bins=10), 3)
         0.6
@@ -309,6 +325,15 @@ def ace(
 
     Its bins have equal mass: the samples are sorted by confidence and divided by rank. Equal
     confidences keep their order in the input. With fewer samples than bins, every sample is a bin.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        bins: Number of bins of equal mass.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
+
+    Returns:
+        A fraction from 0 to 1.
 
     Example:
         >>> round(ace([0.9, 0.6, 0.7], [1, 0, 1]), 3)     # (0.1 + 0.6 + 0.3) / 3
@@ -329,7 +354,10 @@ def signed_error(
 ) -> float:
     """Mean confidence − accuracy: above 0 for an over-confident model, below 0 for the opposite.
 
-    `over_confidence` has its interval.
+    `over_confidence` has the same arguments and an interval.
+
+    Returns:
+        A fraction from −1 to 1.
 
     Example:
         >>> round(signed_error([0.9, 0.9], [1, 0]), 3)     # 0.9 − 0.5

@@ -55,7 +55,15 @@ def count_by_class(predictions: Array, labels: Array) -> ClassCounts:
 def accuracy(
     confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
 ) -> float:
-    """The share of correct samples; takes confidence too, as the other metrics do.
+    """The share of correct samples.
+
+    Args:
+        confidence: Only checked; it is here because the other metrics take it, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
+
+    Returns:
+        A fraction from 0 to 1.
 
     Example:
         >>> from_top_class = accuracy([0.9, 0.8, 0.6], [1, 1, 0])
@@ -71,13 +79,18 @@ def accuracy_interval(
     clusters: ArrayLike | None = None,
     **scores: Unpack[Scores],
 ) -> Interval:
-    """Accuracy with Wilson's 95 % interval; `share_interval` treats seeds and clusters.
+    """Accuracy with Wilson's 95 % interval.
+
+    Several seeds, and clusters of images, are treated as `share_interval` says.
 
     Args:
         confidence: Only checked; it is here because the other metrics take it. (N,) or (N, S).
         correct: Whether the prediction is right, 0 or 1, in the same shape.
         clusters: For each image the group it belongs to, see `calibration.over_confidence`.
         scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
+
+    Returns:
+        Value and ends as fractions from 0 to 1.
 
     Example:
         >>> interval = accuracy_interval([0.9] * 100, [1] * 80 + [0] * 20)
@@ -100,8 +113,8 @@ def balanced_accuracy(
     Args:
         predictions: Predicted class of each sample, (N,).
         labels: True class of each sample, (N,).
-        logits: Of all classes, in place of predictions, (N, K).
-        probabilities: Of all classes, in place of predictions, (N, K).
+        logits: In place of predictions, (N, K).
+        probabilities: In place of predictions, rows sum to 1, (N, K).
 
     Returns:
         A fraction from 0 to 1.
@@ -127,8 +140,8 @@ def macro_f1(
     Args:
         predictions: Predicted class of each sample, (N,).
         labels: True class of each sample, (N,).
-        logits: In place of predictions, (N, K); likewise `probabilities`.
-        probabilities: See `logits`.
+        logits: In place of predictions, (N, K).
+        probabilities: In place of predictions, rows sum to 1, (N, K).
 
     Returns:
         A fraction from 0 to 1.

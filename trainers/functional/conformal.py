@@ -88,7 +88,17 @@ def threshold(true_scores: Array, alpha: float) -> float:
 
 
 def halves(labels: Array, seed: int) -> Array:
-    """Which images set the threshold: a random half of each class; odd ones alternate."""
+    """Draws the images that set the threshold: a random half of each class.
+
+    In classes with an odd number of images, the two halves take turns in having one more.
+
+    Args:
+        labels: True class of each image, (N,).
+        seed: Of the draw.
+
+    Returns:
+        Whether each image is in that half, (N,).
+    """
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]

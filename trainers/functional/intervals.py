@@ -140,7 +140,14 @@ class Group:
     codes: tuple[Array, ...] | None
 
     def cluster_sums(self, values: Array, position: int) -> Array:
-        """Sums of values (N_d,) of the group's data set number `position` by cluster, (clusters,).
+        """Sums values by cluster.
+
+        Args:
+            values: One per image of a data set of this group, (N_d,).
+            position: Of the data set in `sets`.
+
+        Returns:
+            The sums, (clusters,).
         """
         if self.codes is None:
             return values
@@ -259,6 +266,7 @@ class ClusteredMean:
 
     @property
     def variance(self) -> float:
+        """Variance of `value`."""
         return float(self.parts.sum())
 
 
@@ -347,7 +355,15 @@ def estimate(
 def mean_p_value(
     value: float, variance: float, dof: float, units: int, correction: float = 0.0,
 ) -> float:
-    """The p-value of `estimate`, which has the same arguments."""
+    """The p-value of `estimate`.
+
+    Args:
+        value: A difference of fractions.
+        variance: Of the value.
+        dof: Degrees of freedom of the variance.
+        units: Number of independent units (clusters).
+        correction: For continuity; 0 for values that are continuous.
+    """
     smallest = 2.0 ** (1 - units)
     distance = max(0.0, abs(value) - correction)
     if distance <= ROUNDING:
@@ -358,7 +374,12 @@ def mean_p_value(
 
 
 def cluster_codes(clusters: ArrayLike | None, n: int) -> Array:
-    """The cluster of each of n images as an integer, (n,); each image its own without clusters."""
+    """The cluster of each image as an integer, (n,).
+
+    Args:
+        clusters: For each image the group it belongs to; None = each image is a group.
+        n: Number of images.
+    """
     if clusters is None:
         return np.arange(n)
     codes = identity_codes([clusters])[0]

@@ -66,19 +66,34 @@ def marginal_entropy(logits: Tensor) -> Tensor:
 
 
 def mean_entropy(logits: Tensor) -> Tensor:
-    """R-TPT's loss (1 / n) Σ_v H(p_v): the mean of the views' entropies, not the entropy of their
-    mean.
+    """R-TPT's loss (1 / n) Σ_v H(p_v): (..., n, K) -> (...).
 
-    (..., n, K) -> (...). `marginal_entropy` has an example of the difference.
+    It is the mean of the views' entropies; `marginal_entropy` is the entropy of their mean.
+
+    Example:
+        >>> views = torch.tensor([[0.0, 0.0], [9.0, 9.0]])     # both are undecided: log 2
+        >>> round(mean_entropy(views).item(), 3)
+        0.693
     """
     return entropy(logits).mean(-1)
 
 
 def leading_range(first: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest and highest logit (..., 1, 1) of the most confident view, the first of (..., n, K).
+    """Lowest and highest logit of the most confident view.
 
     The public code of Penalty and ZS-Norm calls it the zero-shot range; it is not that of the plain
     view.
+
+    Args:
+        first: Logits of views, the most confident one first, (..., n, K).
+
+    Returns:
+        The lowest and the highest logit, (..., 1, 1) each.
+
+    Example:
+        >>> low, high = leading_range(torch.tensor([[5.0, 1.0, 2.0], [3.0, 0.0, 3.0]]))
+        >>> low.item(), high.item()
+        (1.0, 5.0)
     """
     leader = first[..., :1, :]
     return leader.amin(-1, keepdim=True), leader.amax(-1, keepdim=True)
@@ -107,6 +122,11 @@ def into_range(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
     ZS-Norm: Murugesan et al., ECCV 2024. A view whose logits are all equal, as with one class, goes
     to the lower end.
+
+    Args:
+        logits: (..., n, K).
+        low: Lower end, (..., 1, 1).
+        high: Upper end, (..., 1, 1).
 
     Example:
         >>> logits = torch.tensor([[2.0, 4.0, 3.0]])
@@ -181,9 +201,15 @@ def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
 
 
 def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
-    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min.
+    """The rescaled cosines s̃ of the SoC paper's Appendix.
 
     A denominator of zero (all pairs equal, two classes) is replaced by 1: s̃ is 0, never NaN.
+
+    Args:
+        similarity: Cosines s of pairs of classes, (..., pairs).
+        low: Their minimum, (..., 1).
+        high: Their maximum, (..., 1).
+        how: `minmax` (s − min) / (max − min), `max` s / max, or `shift` s − min.
 
     Example:
         >>> similarities = torch.tensor([0.5, 0.75, 1.0])
@@ -199,10 +225,14 @@ def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
 
 
 def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
-    """s² / 2 up to the margin δ, then the line δ (s − δ / 2): the gradient of similar classes is
-    bounded.
+    """Huber(s, δ): s² / 2 up to the margin δ, then the line δ (s − δ / 2).
 
-    With m = min(s, δ) both pieces are m (s − m / 2).
+    So the gradient of similar classes is bounded by δ. With m = min(s, δ) both pieces are
+    m (s − m / 2).
+
+    Args:
+        similarity: Rescaled cosines s, (..., pairs).
+        delta: Margin δ, a number or (..., 1).
 
     Example:
         >>> huber(torch.tensor([0.5, 1.0, 2.0]), 1.0).tolist()
@@ -249,8 +279,14 @@ def semantic_separation(
 
 
 def separation_by_rows(text: Tensor, percentile: float, normalisation: str) -> Tensor:
-    """`semantic_separation`, detached, of very many classes (K, d): pairs are not stored for the
-    gradient.
+    """`semantic_separation`, detached, of one episode with very many classes.
+
+    Pairs are not stored for the gradient.
+
+    Args:
+        text: T, (K, d).
+        percentile: Of the rescaled cosines, from 0 to 100.
+        normalisation: How cosines are rescaled, see `rescale`.
     """
     cosines = packed_similarities(text)
     low = cosines.amin()
@@ -309,9 +345,11 @@ def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
     if scale == "none":
         return torch.ones_like(loss)
     if scale == "ratio":
-        above, below = penalty, loss
+        above = penalty
+        below = loss
     else:
-        above, below = loss, penalty
+        above = loss
+        below = penalty
     return torch.where(below > 0, above / torch.where(below > 0, below, 1), 0)
 
 
@@ -384,14 +422,27 @@ def by_rows(text: Tensor, of_rows: Callable[[Tensor, int], Tensor]) -> Tensor:
 
 
 def diagonal_like(rows: Tensor, start: int) -> Tensor:
-    """The same rows of the identity matrix, for a block of rows (..., rows, K)."""
+    """The rows of the identity matrix that belong to a block of rows of S.
+
+    Args:
+        rows: The block, (..., rows, K).
+        start: Number of its first row.
+
+    Returns:
+        1 on the diagonal of S and 0 elsewhere, (..., rows, K).
+    """
     identity = torch.zeros_like(rows)
     identity.diagonal(start, -2, -1).fill_(1)
     return identity
 
 
 def above_diagonal(rows: Tensor, start: int) -> Tensor:
-    """Which entries of a block of rows (rows, K) are pairs i < j."""
+    """Which entries of a block of rows of S are pairs i < j.
+
+    Args:
+        rows: The block, (rows, K).
+        start: Number of its first row.
+    """
     count, classes = rows.shape
     first = torch.arange(start, start + count, device=rows.device)
     second = torch.arange(classes, device=rows.device)

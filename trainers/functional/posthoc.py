@@ -151,9 +151,19 @@ def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
 
 
 def confidence_at(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Top probability of logits (..., K) divided by a temperature (...).
+    """Top probability of logits at a temperature; it decreases with the temperature.
 
-    It decreases with the temperature.
+    Args:
+        logits: (..., K).
+        temperature: Divides the logits, (...).
+
+    Returns:
+        Fractions from 1/K to 1, (...).
+
+    Example:
+        >>> logits = torch.tensor([2.0, 0.0])
+        >>> [round(confidence_at(logits, torch.tensor(t)).item(), 3) for t in (1.0, 2.0)]
+        [0.881, 0.731]
     """
     gap = logits - logits.amax(-1, keepdim=True)
     return 1 / (gap / temperature[..., None]).exp().sum(-1)
@@ -290,7 +300,15 @@ class StrongViews(NamedTuple):
 
     @classmethod
     def of(cls, before: Tensor, adapted: Tensor) -> StrongViews | None:
-        """Of all views' logits (B, V, K) before and after adaptation; None if there is one view."""
+        """Selects the strong views of B images.
+
+        Args:
+            before: Logits of all views before adaptation, (B, V, K).
+            adapted: Those after it; the same tensor if adaptation changed nothing.
+
+        Returns:
+            None if there is one view only, which has no strong views beside it.
+        """
         if before.shape[1] == 1:
             return None
         chosen = strong_views(adapted)[..., None]
@@ -316,7 +334,9 @@ class StrongViews(NamedTuple):
         images, views, classes = self.adapted.shape
         if self.adapted is self.before:
             return torch.ones_like(self.adapted[:, 0, 0])
-        numbers = NUMBERS_ON_CPU if self.adapted.device.type == "cpu" else NUMBERS_ON_GPU
+        numbers = NUMBERS_ON_GPU
+        if self.adapted.device.type == "cpu":
+            numbers = NUMBERS_ON_CPU
         at_once = max(1, numbers // (views * classes * AT_ONCE))
         temperatures = []
         for start in range(0, images, at_once):
@@ -351,7 +371,14 @@ def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
 
 
 def cots(logits: ArrayLike, tau: ArrayLike) -> Array:
-    """Logits (N, K) divided by each image's τ (N,); the predicted class does not change.
+    """Logits divided by each image's τ. The predicted class does not change.
+
+    Args:
+        logits: (N, K).
+        tau: CoTS's temperature of each image, (N,).
+
+    Returns:
+        Logits, (N, K).
 
     Example:
         >>> cots([[2.0, 0.0]], [2.0]).tolist()
@@ -400,9 +427,16 @@ def mean_cosine(text: ArrayLike) -> float:
 
 
 def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array:
-    """The method's class with the zero-shot confidence, as log-probabilities (N, K).
+    """The method's class with the zero-shot confidence.
 
     The other classes share the rest of the probability evenly.
+
+    Args:
+        logits: Of the method, (N, K).
+        zero_shot_logits: Of the same images, (N, K).
+
+    Returns:
+        Log-probabilities, (N, K).
 
     Example:
         >>> np.exp(replaced_confidence([[5.0, 0.0]], [[0.0, 0.0]])).tolist()

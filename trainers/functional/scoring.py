@@ -32,7 +32,15 @@ def brier(
 
 
 def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
-    """Each sample's share of the Brier score, (N,)."""
+    """Σ_k (p_k − y_k)² of each sample.
+
+    Args:
+        probabilities: Of all classes, rows sum to 1, (N, K).
+        labels: True class of each sample, (N,).
+
+    Returns:
+        From 0 to 2, (N,).
+    """
     probabilities, labels = check_scores(probabilities, labels, "probabilities")
     p = probabilities.astype(np.float64)
     true = p[np.arange(len(labels)), labels]
@@ -67,6 +75,14 @@ def nll(
 
 
 def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """−log p of each sample's true class, (N,)."""
+    """−log p of each sample's true class.
+
+    Args:
+        logits: Of all classes, (N, K).
+        labels: True class of each sample, (N,).
+
+    Returns:
+        In nats, from 0, (N,).
+    """
     logits, labels = check_scores(logits, labels, "logits")
     return -log_softmax(logits)[np.arange(len(labels)), labels]

@@ -40,7 +40,15 @@ def auroc(
 ) -> float:
     """The probability that a correct sample is more confident than a wrong one; ties count half.
 
-    NaN if all samples are right or all are wrong. `auroc_interval` has its interval.
+    `auroc_interval` has its interval.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
+
+    Returns:
+        A fraction from 0 to 1; NaN if all samples are right or all are wrong.
 
     Example:
         >>> auroc([0.9, 0.6, 0.7, 0.5], [1, 1, 0, 0])     # 3 of 4 pairs are in order
@@ -60,11 +68,18 @@ def auroc(
 def aurc(
     confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
 ) -> float:
-    """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged
-    over k = 1 … N.
+    """Area under the risk–coverage curve: (1 / N) Σ_k error rate of the k most confident samples.
 
     Samples of equal confidence count with their mean error, the expectation over all orders of the
     tie. `aurc_interval` has its interval.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
+
+    Returns:
+        A fraction from 0 to 1; lower is better.
 
     Example:
         >>> round(aurc([0.9, 0.8, 0.7], [1, 0, 1]), 3)     # (0 + 1/2 + 1/3) / 3
@@ -188,7 +203,13 @@ def selective_accuracy(
 def selective_accuracy_influence(
     confidence: ArrayLike, correct: ArrayLike, threshold: float,
 ) -> Influence:
-    """Selective accuracy a, and ψ_i = (correct_i − a) / coverage for images above, else 0."""
+    """Selective accuracy a, and ψ_i = (correct_i − a) / coverage for images above, else 0.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        threshold: Confidences must exceed it.
+    """
     confidence, correct = check_confidence(confidence, correct)
     above = confidence > np.asarray(threshold, dtype=confidence.dtype)
     coverage = float(above.mean())
@@ -218,7 +239,13 @@ class Selection:
 
 
 def select_most_confident(confidence: Array, correct: Array, coverage: float) -> Selection:
-    """Selects the m = ⌈coverage · n⌉ most confident images; both arrays are checked, (N,)."""
+    """Selects the m = ⌈coverage · n⌉ most confident images.
+
+    Args:
+        confidence: Checked, from 0 to 1, (N,).
+        correct: 0 or 1, (N,).
+        coverage: Share of the images that is selected, above 0 and at most 1.
+    """
     if not 0 < coverage <= 1:
         raise ValueError(f"coverage must lie above 0 and be at most 1, got {coverage!r}.")
     n = len(correct)
@@ -276,7 +303,13 @@ def risk_at_coverage(
 
 
 def risk_influence(confidence: ArrayLike, correct: ArrayLike, coverage: float) -> Influence:
-    """Risk at coverage q, and ψ_i = selected_i (error_i − ρ) / q, centred, (N,)."""
+    """Risk at coverage q, and ψ_i = selected_i (error_i − ρ) / q, centred.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        coverage: Share q of the images that are answered, above 0 and at most 1.
+    """
     confidence, correct = check_confidence(confidence, correct)
     selection = select_most_confident(confidence, correct, coverage)
     values = selection.weight * ((1 - correct) - selection.edge_risk) / selection.coverage
@@ -289,6 +322,10 @@ def aurc_influence(confidence: ArrayLike, correct: ArrayLike) -> Influence:
     With rank k by falling confidence and error e: w_k = Σ_{j ≥ k} 1/j, AURC = mean of e_k w_k, and
     ψ_k = e_k w_k − Σ_{j ≥ k} e_j / j. Images of equal confidence share the mean of their ranks'
     terms.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
 
     Example:
         >>> round(aurc_influence([0.9, 0.8, 0.7], [1, 0, 1]).value, 3)     # (0 + 1/2 + 1/3) / 3
@@ -349,7 +386,13 @@ def auroc_influence(confidence: ArrayLike, correct: ArrayLike) -> Influence:
 
     A right image's placement is the share of wrong images below it, a wrong image's the share of
     right images above it; ties count half. ψ_i = (placement_i − A) / share of images of its kind.
-    NaN, with influences of 0, if all images are right or all wrong.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+
+    Returns:
+        NaN, with influences of 0, if all images are right or all wrong.
 
     Example:
         >>> auroc_influence([0.9, 0.6, 0.7, 0.5], [1, 1, 0, 0]).value

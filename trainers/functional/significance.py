@@ -86,6 +86,7 @@ class PairedSet:
 
     @property
     def images(self) -> int:
+        """Number N of images."""
         return len(self.correct[0])
 
     def gaps(self) -> tuple[Array, Array]:
@@ -187,7 +188,15 @@ def compare_calibration(
 
 
 def check_pairs(first: Sequence[Sample], second: Sequence[Sample]) -> list[PairedSet]:
-    """Both methods' predictions by data set, checked; a ValueError if they do not fit."""
+    """Both methods' predictions by data set, checked.
+
+    Args:
+        first: For each data set `(confidence, correct)` of the first method, (N,) or (N, S).
+        second: The same of the second method.
+
+    Raises:
+        ValueError: The data sets or their numbers of images differ.
+    """
     if len(first) == 0 or len(first) != len(second):
         raise ValueError(
             f"Both methods need the same data sets, got {len(first)} and {len(second)}.")
@@ -241,6 +250,10 @@ def compare_accuracy(sets: Sequence[PairedSet], groups: Sequence[Group]) -> Esti
     δ = 1 / (K · max N_d · max S) for K data sets and S seeds: t = max(0, |value| − δ) / √P, and
     the interval is wider by δ. For one data set and one seed t² is the statistic of McNemar's
     corrected χ² test up to O(1/n).
+
+    Args:
+        sets: Of `check_pairs`.
+        groups: Which of them share images, of `make_groups`.
     """
     largest = max(pair.images for pair in sets)
     seeds = 1
@@ -258,6 +271,11 @@ def level_of_one_set(mean_difference: ClusteredMean, mean_sum: ClusteredMean, un
     It holds if the difference u of both gaps is 0 on average, or their sum v is. Both must be
     rejected, so the larger p counts (an intersection–union test). Its size is at most 5 %, whatever
     the other mean is.
+
+    Args:
+        mean_difference: Of u.
+        mean_sum: Of v.
+        units: Number of clusters of images.
     """
     p_values = []
     for mean in (mean_difference, mean_sum):
@@ -268,7 +286,16 @@ def level_of_one_set(mean_difference: ClusteredMean, mean_sum: ClusteredMean, un
 def mean_covariance(
     differences: Sequence[Array], sums: Sequence[Array], groups: Sequence[Group],
 ) -> Array:
-    """Covariance by clusters of the 2K means (ū_1 … ū_K, v̄_1 … v̄_K), (2K, 2K)."""
+    """Covariance by clusters of the 2K means (ū_1 … ū_K, v̄_1 … v̄_K) over K data sets.
+
+    Args:
+        differences: For each data set the difference u of both gaps of each image, (N_d,).
+        sums: For each data set their sum v, (N_d,).
+        groups: Which data sets share images, of `make_groups`.
+
+    Returns:
+        (2K, 2K).
+    """
     count = len(differences)
     covariance = np.zeros((2 * count, 2 * count))
     for group in groups:
@@ -357,6 +384,11 @@ def compare_squared(sets: Sequence[PairedSet], groups: Sequence[Group], bins: in
     the variance of the influence values, H what remains where all bins are calibrated. P exceeds
     the truth by H on average, so both are on the safe side. For groups that share images, and for
     clusters of several images, V = P.
+
+    Args:
+        sets: Of `check_pairs`.
+        groups: Which of them share images, of `make_groups`.
+        bins: Number of bins of equal width.
     """
     count = len(sets)
     total = 0.0
@@ -397,6 +429,10 @@ def _squared_difference(pair: PairedSet, bins: int) -> float:
 
 def simes(first: float, second: float) -> float:
     """Simes' combination of two p-values: min(2 · smaller, larger), at most 1.
+
+    Args:
+        first: A p-value.
+        second: Another one.
 
     Example:
         >>> simes(0.01, 0.5), simes(0.04, 0.03)

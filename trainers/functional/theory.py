@@ -61,7 +61,12 @@ def confidence_floor(mu: ArrayLike, classes: int, scale: float) -> Array:
 
 
 def huber_slope(matrix: ArrayLike, delta: float) -> Array:
-    """g_δ(s) = min(s, δ), element by element."""
+    """g_δ(s) = min(s, δ), element by element.
+
+    Args:
+        matrix: S, (K, K).
+        delta: Margin δ of the Huber loss.
+    """
     return np.minimum(_square(matrix), delta)
 
 
@@ -69,6 +74,13 @@ def shift_orthogonal(matrix: ArrayLike, step: float) -> Array:
     """First-order Δs_ij of one step along O-TPT's printed gradient 2 Σ_{k≠i} s_ik t_k: −4η (S²)_ij.
 
     The sum excludes k = i, so one factor of the product has a zero diagonal.
+
+    Args:
+        matrix: S, (K, K).
+        step: Step size η.
+
+    Returns:
+        (K, K).
     """
     matrix = _square(matrix)
     return -4 * step * (_hollow(matrix) @ matrix)
@@ -79,6 +91,14 @@ def shift_huber(matrix: ArrayLike, step: float, delta: float) -> Array:
 
     G is g_δ(S) without its diagonal. G S is not symmetric in general; a step changes s_ij by the
     mean of (GS)_ij and (GS)_ji.
+
+    Args:
+        matrix: S, (K, K).
+        step: Step size η.
+        delta: Margin δ.
+
+    Returns:
+        (K, K).
     """
     matrix = _square(matrix)
     product = _hollow(huber_slope(matrix, delta)) @ matrix
@@ -86,10 +106,13 @@ def shift_huber(matrix: ArrayLike, step: float, delta: float) -> Array:
 
 
 def on_sphere(matrix: ArrayLike, shift: ArrayLike) -> Array:
-    """The first-order Δs once the moved prototypes are normalised again, as CLIP's text features
-    are.
+    """First-order Δs once the moved prototypes are normalised again, as CLIP's features are.
 
     A cosine divides by both lengths, whose own shift is half of Δs_ii and Δs_jj.
+
+    Args:
+        matrix: S, (K, K).
+        shift: Δs before normalisation, (K, K).
     """
     matrix = _square(matrix)
     shift = _square(shift)
@@ -100,8 +123,12 @@ def on_sphere(matrix: ArrayLike, shift: ArrayLike) -> Array:
 def step_features(features: ArrayLike, weights: ArrayLike, step: float) -> Array:
     """Prototypes after one gradient step t_i − η Σ_{k≠i} w_ik t_k, not normalised again.
 
-    This is the paper's analysis. `weights` is 2S for O-TPT's printed loss and g_δ(S) for the Huber
-    loss.
+    This is the paper's analysis.
+
+    Args:
+        features: T, (K, d).
+        weights: w, (K, K): 2S for O-TPT's printed loss, g_δ(S) for the Huber loss.
+        step: Step size η.
     """
     t = number_array(features, "features", ndim=2).astype(np.float64)
     return t - step * (_hollow(weights) @ t)
