@@ -199,3 +199,54 @@ def test_backbones_get_tables_of_their_own_and_a_zero_shot_row_from_the_tuned_ru
     run = find_runs([tmp_path])[0][0]
     shown = entry(results_table(first, "t", "", ["ece"], NONE), "ECE", "Zero-shot", "UCF101")
     assert shown.value == pytest.approx(run.results["zero_shot_ece"])
+
+
+def make_folds(root, names_of):
+    """SoC and TPT on two folds of 100 images, whose hashes are in the order of neither."""
+    for fold, content in (("test=2", "b"), ("test=10", "a")):
+        changes = {"names.part": fold, "data.images": content}
+        for trainer in ("TPT", "SoC"):
+            folder = f"{trainer}{fold}"
+            make_run(root, trainer, n=100, folder=folder, changes=changes, names=names_of(fold))
+
+
+def test_folds_are_in_the_order_of_their_numbers_and_share_no_image(tmp_path):
+    make_folds(tmp_path, lambda fold: [f"{fold} {number}" for number in range(100)])
+    main, = compared(tmp_path)
+    shown = [main.column_label(column) for column in main.columns]
+    assert shown == ["UCF101 (test=2), 100 images", "UCF101 (test=10), 100 images"]
+    note, = (note for note in main.notes if "several sets" in note)
+    assert note == (
+        "UCF101 was run on several sets of test images (100, 100), which share no image: each has a "
+        "column of its own, and averages and verdict use the first of the largest that all compared "
+        "methods have, UCF101 (test=2), 100 images.")
+
+
+def test_sets_that_share_an_image_may_overlap(tmp_path):
+    make_folds(tmp_path, lambda fold: [*(f"{fold} {number}" for number in range(99)), "in both"])
+    main, = compared(tmp_path)
+    assert any("(100, 100), which may overlap:" in note for note in main.notes)
+
+
+def make_corrected(root):
+    """Runs on a data set, and on the same images with other labels under another name."""
+    names = [f"bird {number}" for number in range(100)]
+    corrected = {"names.dataset": "UCF101 corrected", "data.images": "corrected"}
+    for trainer in ("TPT", "SoC"):
+        make_run(root, trainer, n=100, names=names, folder=f"{trainer}/a")
+        make_run(root, trainer, n=100, names=names, folder=f"{trainer}/b", changes=corrected,
+                 label=np.zeros(100, int))
+        make_run(root, trainer, "EuroSAT", n=100)
+
+
+def test_the_same_images_under_two_names_count_once_in_averages(tmp_path):
+    make_corrected(tmp_path)
+    main, = compared(tmp_path)
+    table = results_table(main, "t", "", ["accuracy"], NONE)
+    assert table.columns == ["UCF101", "UCF101 corrected", "EuroSAT", "Average"]
+    row = table.blocks[0].rows[-1]
+    first, corrected, eurosat, average = (cell.value for cell in row.entries)
+    assert average == pytest.approx((first + eurosat) / 2) and first != corrected
+    assert any(note == "UCF101 corrected and UCF101 have 100 images in common, with other labels or "
+               "classes: averages and verdict count them once, as UCF101." for note in table.notes)
+    assert "UCF101 100, EuroSAT 100" in verdict_of(main).basis

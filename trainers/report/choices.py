@@ -18,7 +18,15 @@ from ..functional.arrays import Array
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
 from .arrange import by_backbone, sort_key, swept_keys
-from .grid import Column, layers_of_cell, make_columns, make_row, record_of, value_of
+from .grid import (
+    Column,
+    largest_of_each_family,
+    layers_of_cell,
+    make_columns,
+    make_row,
+    record_of,
+    value_of,
+)
 from .load import FinishedRun
 from .measure import Measured, make_samples, mean_over_seeds, measure_metric
 from .metrics import METRICS, ranking_metrics
@@ -500,7 +508,8 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
         all_columns |= set(sweep.cells)
     columns = sorted(all_columns, key=lambda column: column.order)
     criterion = chooser.criterion
-    has_average = len(columns) > 1
+    averaged = largest_of_each_family(columns)
+    has_average = len(averaged) > 1
     values = RowBlock("chosen value", [])
     blocks = {}
     for metric in ("accuracy", "ece", criterion):
@@ -523,15 +532,21 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
                 shown.append(None)
             values.rows.append(TableRow(row_label, sweep.method, shown))
             for metric, block in blocks.items():
-                entries = result_entries(sweep, by_column, columns, metric)
+                entries = result_entries(sweep, by_column, columns, averaged, metric)
                 block.rows.append(TableRow(row_label, sweep.method, entries))
         tried += [*tried_notes(sweep), *sweep.notes]
     labels = [column.label for column in columns]
     if has_average:
         labels.append("Average")
     notes = rule_notes(criterion)
-    if not has_average:
+    if len(columns) < 2:
         notes.append("Other data sets: at least two data sets are needed.")
+    elif len(averaged) < len(columns):
+        labels_of_averaged = [column.label for column in averaged]
+        notes.append(
+            f"The average is over {', '.join(labels_of_averaged)}: the other columns share images "
+            "with these."
+        )
     notes.append(
         "Accuracy, ECE and their averages are those of the test images at the chosen value."
     )
@@ -540,19 +555,21 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
 
 
 def result_entries(
-    sweep: Sweep, chosen: Mapping[Column, str], columns: Sequence[Column], metric: str,
+    sweep: Sweep, chosen: Mapping[Column, str], columns: Sequence[Column],
+    averaged: Sequence[Column], metric: str,
 ) -> list[Entry | None]:
     """The test results at the chosen values, and their average.
 
     Args:
         sweep: The test runs.
         chosen: The value of each data set, as JSON text; a data set may lack one.
-        columns: The data sets of the table.
+        columns: Of the table.
+        averaged: Those of the columns that share no images with each other.
         metric: By name.
 
     Returns:
-        An entry per data set, None without a value; with several data sets their average last,
-        None if one lacks a value.
+        An entry per column, None without a value. If several columns are averaged, their average is
+        the last entry, or None if one of them lacks a value.
     """
     about = METRICS[metric]
     results = {}
@@ -563,9 +580,10 @@ def result_entries(
     entries: list[Entry | None] = []
     for column in columns:
         entries.append(Entry(results[column], about.decimals) if column in results else None)
-    if len(columns) > 1:
-        if len(results) == len(columns):
-            entries.append(Entry(float(np.mean(list(results.values()))), about.decimals))
+    if len(averaged) > 1:
+        if all(column in results for column in averaged):
+            mean = float(np.mean([results[column] for column in averaged]))
+            entries.append(Entry(mean, about.decimals))
         else:
             entries.append(None)
     return entries

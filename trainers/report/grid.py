@@ -14,6 +14,7 @@ import numpy as np
 
 from ...datasets.base import dataset_info
 from ..config.settings import setting_words
+from ..functional.arrays import Array
 from ..registry import method_info
 from ..runs.record import WORDS, RunRecord, group_records, value_label
 from .measure import Measured, mean_over_seeds
@@ -21,6 +22,7 @@ from .sentences import (
     PROMPT,
     changed_words,
     column_words,
+    corruption_of,
     dataset_words,
     difference_words,
     images_words,
@@ -32,6 +34,9 @@ from .sentences import (
 
 # Settings that zero-shot predictions depend on.
 OF_ZERO_SHOT = ("PROMPT.", "INPUT.", "MODEL.", "TRAINER.COOP.CLASS_TOKEN_POSITION")
+# Share of the images of the smaller of two data sets up to which they count as two in an average.
+# Some pictures are in several public data sets.
+MOST_SHARED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +47,16 @@ class Column:
         record: Of the first run on these images.
         n: Number of images.
         names: What these images are called; several if they were tested under several names.
+        images: Identities of the images of the first run, (n,); None if they are not known.
+        family: The data set as which averages count these images. It is another one if a data set
+            of another name has the same images, with other labels or classes.
     """
 
     record: RunRecord
     n: int
     names: tuple[str, ...]
+    images: Array | None = None
+    family: str = ""
 
     @property
     def label(self) -> str:
@@ -63,7 +73,16 @@ class Column:
         name = str(self.record.data["dataset"])
         if self.record.data.get("corruption"):
             name = f"{name}-{self.record.data['corruption']}-{self.record.data['severity']}"
-        return (*dataset_info(name).order, self.dataset, -self.n, str(self.record.data["images"]))
+        content = str(self.record.data["images"])
+        return *dataset_info(name).order, self.dataset, -self.n, natural_key(self.label), content
+
+    def shared_images(self, other: Column) -> int:
+        """How many images another column has too; 0 if the images of one are not known."""
+        if self.images is None or other.images is None:
+            return 0
+        if self.images is other.images:
+            return len(self.images)
+        return int(np.isin(self.images, other.images).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,10 +221,10 @@ class Grid:
     def common_columns(self) -> list[Column]:
         """The columns that every row has; only these may be averaged.
 
-        Of each data set the one with most images counts, since the others may share images with
-        it. Methods that are trained on single data sets need not have them. If no column is common
-        to all rows, those of the rows that share the most frequent column are taken: one stray run
-        does not prevent a comparison of the others.
+        Of columns that may share images the one with most images counts. Methods that are trained
+        on single data sets need not have them. If no column is common to all rows, those of the
+        rows that share the most frequent column are taken: one stray run does not prevent a
+        comparison of the others.
         """
         rows = [row for row in self.rows if not method_info(row.method).trained]
         if not rows:
@@ -221,15 +240,18 @@ class Grid:
                     adapting += not method_info(row.method).zero_shot
             if adapting > 1:
                 common = self.columns_with(sharing)
-        return largest_of_each_dataset(common)
+        return largest_of_each_family(common)
 
     def main_columns(self) -> list[Column]:
         """One column per data set: the common one, otherwise that of most rows."""
         common = self.common_columns()
+
+        def preference(column: Column) -> tuple:
+            return column not in common, -len(self.rows_on([column])), -column.n
+
         chosen: dict[str, Column] = {}
-        for column in sorted(self.columns, key=lambda column: (
-                column in common, len(self.rows_on([column])), column.n)):
-            chosen[column.dataset] = column
+        for column in sorted(self.columns, key=preference):
+            chosen.setdefault(column.dataset, column)
         return [column for column in self.columns if chosen[column.dataset] is column]
 
     def columns_with(self, rows: Sequence[Row]) -> list[Column]:
@@ -271,29 +293,58 @@ class Grid:
 
 
 def content_words(column: Column) -> str:
-    """Tells columns of equal names apart."""
+    """A short hash of a column's images, for columns of equal names."""
     return str(column.record.data["images"]).rpartition(":")[2][:6]
 
 
-def largest_of_each_dataset(columns: Sequence[Column]) -> list[Column]:
-    """Of each data set the column with most images."""
+def largest_of_each_family(columns: Sequence[Column]) -> list[Column]:
+    """Of columns that may share images the one with most images; of equal ones the first."""
     chosen: dict[str, Column] = {}
-    for column in sorted(columns, key=lambda column: column.n):
-        chosen[column.dataset] = column
-    return [column for column in columns if chosen[column.dataset] is column]
+    for column in sorted(columns, key=lambda column: -column.n):
+        chosen.setdefault(column.family, column)
+    return [column for column in columns if chosen[column.family] is column]
 
 
 def make_columns(runs: Iterable[Measured]) -> tuple[list[Column], dict[int, Column]]:
     """The sets of images of some runs, and the column of each run by its id()."""
+    groups = {}
     columns = []
-    column_of = {}
     for group in group_records(runs, "column", record_of):
+        first = group[0]
         names = dict.fromkeys(column_words(measured.record) for measured in group)
-        column = Column(group[0].record, int(group[0].record.data["n"]), tuple(names))
+        n = int(first.record.data["n"])
+        column = Column(first.record, n, tuple(names), first.image)
+        groups[column] = group
         columns.append(column)
-        for measured in group:
-            column_of[id(measured)] = column
-    return sorted(columns, key=lambda column: column.order), column_of
+    columns.sort(key=lambda column: column.order)
+    families = find_families(columns)
+    final_columns = []
+    column_of = {}
+    for column in columns:
+        final_column = replace(column, family=families[column.dataset])
+        final_columns.append(final_column)
+        for measured in groups[column]:
+            column_of[id(measured)] = final_column
+    return final_columns, column_of
+
+
+def find_families(columns: Sequence[Column]) -> dict[str, str]:
+    """For each data set the first one that has the same images, which may be itself.
+
+    Images of different corruptions are different images, so that only columns of one corruption
+    are compared.
+    """
+    families: dict[str, str] = {}
+    for position, column in enumerate(columns):
+        families.setdefault(column.dataset, column.dataset)
+        for earlier in columns[:position]:
+            if families[earlier.dataset] == families[column.dataset]:
+                continue
+            if corruption_of(earlier.record) != corruption_of(column.record):
+                continue
+            if earlier.shared_images(column) > MOST_SHARED * min(earlier.n, column.n):
+                families[column.dataset] = families[earlier.dataset]
+    return families
 
 
 def record_of(measured: Measured) -> RunRecord:

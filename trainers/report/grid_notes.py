@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 from ...datasets.utils.cli import counted
 from ..registry import method_info
@@ -15,6 +16,7 @@ def grid_notes(grid: Grid) -> list[str]:
     return [
         *failure_notes(grid),
         *several_sets_notes(grid),
+        *shared_images_notes(grid),
         *name_notes(grid),
         *seed_notes(grid),
         *zero_shot_notes(grid),
@@ -62,16 +64,53 @@ def several_sets_notes(grid: Grid) -> list[str]:
         columns = grid.columns_of(dataset)
         if len(columns) < 2:
             continue
-        main = [grid.column_label(column) for column in columns if column in common]
-        if main:
-            use = f"averages and verdict use the largest that all compared methods have, {main[0]}"
-        else:
-            use = "none of them is common to all methods, so no average or verdict uses them"
-        sizes = ", ".join(f"{column.n:,}" for column in columns)
+        sizes = [column.n for column in columns]
+        use = "none of them is common to all methods, so no average or verdict uses them"
+        for column in columns:
+            if column in common:
+                which = "the largest"
+                if sizes.count(column.n) > 1:
+                    which = "the first of the largest"
+                use = (
+                    f"averages and verdict use {which} that all compared methods have, "
+                    f"{grid.column_label(column)}"
+                )
+        overlap = "which share no image" if share_no_image(columns) else "which may overlap"
+        shown_sizes = ", ".join(f"{size:,}" for size in sizes)
         notes.append(
-            f"{dataset} was run on several sets of test images ({sizes}), which may overlap: "
+            f"{dataset} was run on several sets of test images ({shown_sizes}), {overlap}: "
             f"each has a column of its own, and {use}."
         )
+    return notes
+
+
+def share_no_image(columns: Sequence[Column]) -> bool:
+    """Whether columns are known to have no image in common, as the folds of one table have none."""
+    for first, second in combinations(columns, 2):
+        if first.images is None or second.images is None or first.shared_images(second):
+            return False
+    return True
+
+
+def shared_images_notes(grid: Grid) -> list[str]:
+    """Data sets of different names that have the same images, as with corrected labels."""
+    common = grid.common_columns()
+    notes = []
+    for number, column in enumerate(grid.columns):
+        if column.family == column.dataset:
+            continue
+        for other in grid.columns[:number]:
+            count = column.shared_images(other)
+            if other.family != column.family or other.dataset == column.dataset or not count:
+                continue
+            use = "averages and verdict count them once"
+            for averaged in common:
+                if averaged.family == column.family:
+                    use += f", as {grid.column_label(averaged)}"
+            notes.append(
+                f"{grid.column_label(column)} and {grid.column_label(other)} have "
+                f"{counted(count, 'image')} in common, with other labels or classes: {use}."
+            )
     return notes
 
 
@@ -163,10 +202,10 @@ def average_notes(grid: Grid) -> list[str]:
             f"Averages and verdict are without {listed(absent)}: no run on all of the images "
             "that most methods have."
         )
-    averaged = {column.dataset for column in common}
+    averaged = {column.family for column in common}
     left_out = []
     for column in grid.columns:
-        if column.dataset not in averaged:
+        if column.family not in averaged:
             left_out.append(grid.column_label(column))
     if left_out and len(common) > 1:
         notes.append(f"The average leaves out {listed(left_out)}, which not every row has.")

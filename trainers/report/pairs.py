@@ -19,7 +19,7 @@ from ..functional.significance import (
     shaffer,
 )
 from ..registry import method_info
-from .grid import Column, Grid, Row, largest_of_each_dataset
+from .grid import Column, Grid, Row, largest_of_each_family
 from .images import SharedImages, cluster_images, share_images
 from .marks import is_named
 from .measure import Measured
@@ -241,7 +241,7 @@ class PairTests:
         if is_common:
             columns = self.common
         else:
-            columns = largest_of_each_dataset(self.grid.columns_with([first, second]))
+            columns = largest_of_each_family(self.grid.columns_with([first, second]))
         matches = list(zip(columns, columns, strict=True))
         if not matches:
             matches = self.overlapping_columns(first, second)

@@ -73,6 +73,14 @@ def dataset_words(record: RunRecord) -> str:
     return name
 
 
+def corruption_of(record: RunRecord) -> tuple[str, object]:
+    """The corruption of a run's images and its severity; ("", None) if there is none."""
+    corruption = str(record.data.get("corruption") or "")
+    if not corruption:
+        return "", None
+    return corruption, record.data.get("severity")
+
+
 def column_words(record: RunRecord) -> str:
     """The data set, and which part of it was used. The number of images is stated elsewhere."""
     subset = str(record.data.get("subset") or "")

@@ -15,7 +15,7 @@ from ..functional.arrays import Array
 from ..runs.record import group_records
 from .load import FinishedRun
 from .predictions import Predictions
-from .sentences import column_words, dataset_words, listed, method_name
+from .sentences import column_words, corruption_of, dataset_words, listed, method_name
 
 MOST_SHARED = 0.1  # share of validation images that may be test images
 
@@ -90,7 +90,10 @@ class ValidationRuns:
             # matter.
             held_out.sort(key=lambda run: (-run.results["n"], run.name))
             for run in tested:
-                alike = [other for other in held_out if corruption_of(other) == corruption_of(run)]
+                alike = []
+                for other in held_out:
+                    if corruption_of(other.record) == corruption_of(run.record):
+                        alike.append(other)
                 self.by_test[id(run)] = alike or held_out
         if unused:
             self.notes.append(
@@ -125,17 +128,11 @@ class ValidationRuns:
             if note and note not in notes:
                 notes.append(note)
             if usable is not None:
-                if corruption_of(run) != corruption_of(test):
+                if corruption_of(run.record) != corruption_of(test.record):
                     notes.append(f"{where}: temperatures are fitted on validation images of "
                                  f"{dataset_words(run.record)}.")
                 return HeldOut(usable, notes)
         return HeldOut(None, notes)
-
-
-def corruption_of(run: FinishedRun) -> tuple[str, object]:
-    """The corruption of a run's images and its severity."""
-    corruption = str(run.record.data.get("corruption") or "")
-    return corruption, run.record.data.get("severity") if corruption else None
 
 
 def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:
@@ -147,7 +144,7 @@ def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:
     images_of_part: dict[tuple, str] = {}
     for run in runs:
         data = run.record.data
-        part = (data.get("subset"), *corruption_of(run))
+        part = (data.get("subset"), *corruption_of(run.record))
         if images_of_part.setdefault(part, data["images"]) != data["images"]:
             return True
     return False

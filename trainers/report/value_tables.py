@@ -14,7 +14,7 @@ from .entries import average_entry
 from .grid import (
     Column,
     Row,
-    largest_of_each_dataset,
+    largest_of_each_family,
     layers_of_cell,
     make_columns,
     make_row,
@@ -197,6 +197,7 @@ class ValueGrid:
         common: The data sets that all cells have; only these are averaged.
         left_out: Labels of the other data sets.
         smaller: Labels of sets of images that are left out for a larger one of the same data set.
+        relabelled: Labels of those that are left out because another data set has their images.
     """
 
     def __init__(
@@ -212,6 +213,7 @@ class ValueGrid:
         self.common: list[Column] = []
         self.left_out: list[str] = []
         self.smaller: list[str] = []
+        self.relabelled: list[str] = []
         columns, column_of = make_columns(runs)
         self.arrange(runs, tables, column_of)
         for (row, _), sets in self.cells.items():
@@ -224,10 +226,16 @@ class ValueGrid:
             else:
                 self.left_out.append(column.label)
         # A pilot and the whole set have images in common: only the larger one is averaged.
-        self.common = largest_of_each_dataset(shared)
+        self.common = largest_of_each_family(shared)
+        averaged = {column.dataset for column in self.common}
         for column in shared:
-            if column not in self.common:
-                self.smaller.append(f"{column.label}, {column.n:,} images")
+            if column in self.common:
+                continue
+            label = f"{column.label}, {column.n:,} images"
+            if column.dataset in averaged:
+                self.smaller.append(label)
+            else:
+                self.relabelled.append(label)
 
     def arrange(
         self,
@@ -330,6 +338,11 @@ class ValueGrid:
         if self.smaller:
             notes.append(
                 f"Left out for a larger set of images of the same data set: {listed(self.smaller)}."
+            )
+        if self.relabelled:
+            notes.append(
+                "Left out, because another data set of the average has their images, with other "
+                f"labels or classes: {listed(self.relabelled)}."
             )
         return notes
 
