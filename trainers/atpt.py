@@ -40,10 +40,12 @@ class ATPT(TPT):
     ]
 
     def penalty(self, text: Tensor) -> Tensor:
+        """−(mean angle to the nearest class): the loss falls as angles grow. + with SIGN code."""
         angle = nearest_angle(text)
         if self.cfg.TRAINER.ATPT.SIGN == "code":
             return angle
         return -angle
 
     def weight(self, loss: Tensor, penalty: Tensor) -> float:
+        """λ, the same for every image."""
         return self.cfg.TRAINER.ATPT.LAMBDA

@@ -66,13 +66,19 @@ class BCA(Online):
         return torch.full_like(self.clip.text[:, 0], self.method_settings.COUNT_PRIOR)
 
     def adapt_image(self, views: Tensor) -> Adapted:
+        """Predicts with the centres and rows so far, then moves them."""
         features, logits = self.used_views(views, self.centres)
         p = logits.mean(0).softmax(-1) @ self.prior
         self.learn(features.mean(0), p)
         return Adapted(log_probability(p)[None], self.zero_shot(views))
 
     def learn(self, x: Tensor, p: Tensor) -> None:
-        """Running means of the class that the posterior p predicts."""
+        """Moves the centre and the row of the predicted class towards an image.
+
+        Args:
+            x: Its feature, the mean of the views that are used, (d,).
+            p: Its prediction, which is a posterior over the classes, (K,).
+        """
         settings = self.method_settings
         k = self.clip.equal_names(p).argmax(-1, keepdim=True)  # (1,), without waiting for a GPU
         moves_centre = p[k] > settings.TAU_CENTRE
@@ -89,6 +95,7 @@ class BCA(Online):
         self.prior_counts[k] = m + moves_prior
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Centres and rows, with the counts of their running means."""
         return {
             "centres": self.centres,
             "prior": self.prior,

@@ -79,16 +79,19 @@ class BoostAdapter(TDA):
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
+        """As TDA; with several views TTA.SELECT must keep some, which boost the cache."""
         super().validate(cfg)
         if cfg.TTA.VIEWS > 1:
             require_kept_views(cfg)
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        """How views are made and selected: confident views boost the cache with either VIEWS."""
         return VIEW_SETTINGS
 
     @property
     def num_views(self) -> int:
+        """TTA.VIEWS, also where the plain view is predicted."""
         return self.cfg.TTA.VIEWS
 
     @cached_property
@@ -97,10 +100,12 @@ class BoostAdapter(TDA):
         return torch.zeros((), device=self.clip.text.device)
 
     def negative_order(self, entropy: Tensor) -> Tensor:
+        """−(number of images so far), so that the last images are kept."""
         self.seen += 1
         return -self.seen
 
     def voters(self, views: Tensor) -> KeyCache:
+        """A copy of the positive cache, to which the image's confident views are offered."""
         boosted = self.positive.copy(POSITIVE + self.method_settings.DELTA)
         features, all_logits = self.used_views(views, self.clip.text, "confident")
         for view, logits in zip(features, all_logits, strict=True):
@@ -108,4 +113,5 @@ class BoostAdapter(TDA):
         return boosted
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """TDA's caches, and the number of images so far."""
         return {"seen": self.seen, **super().state_tensors()}

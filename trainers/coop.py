@@ -95,6 +95,7 @@ class CoOp(BaseTrainer):
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        """Those of training; the plain view alone is tested."""
         return ("OPTIM.LR", "OPTIM.WEIGHT_DECAY")  # of training; the plain view alone is tested
 
     def __init__(
@@ -119,6 +120,7 @@ class CoOp(BaseTrainer):
 
     @property
     def num_views(self) -> int:
+        """1, the plain one."""
         return 1
 
     @property
@@ -127,6 +129,12 @@ class CoOp(BaseTrainer):
         return bool(self.cfg.MODEL.INIT_WEIGHTS or self.training)
 
     def run(self, train: bool = True, overwrite: bool = False) -> Results:
+        """Trains and tests a prompt, or tests the one of MODEL.INIT_WEIGHTS.
+
+        Args:
+            train: Train a prompt first. Without it the prompt is only tested, which is another run.
+            overwrite: Start again in a folder that holds another run.
+        """
         if train or not self.learns:
             return super().run(train, overwrite)
         if not self.has_prompt:
@@ -146,6 +154,7 @@ class CoOp(BaseTrainer):
         return tester.run(train=False, overwrite=overwrite)
 
     def training_facts(self) -> dict[str, object] | None:
+        """What the training depends on, for the run's record; None if the run does not train."""
         if not self.learns:
             return None
         dataset = self.data.dataset
@@ -294,6 +303,7 @@ class CoOp(BaseTrainer):
         return super().update_metrics(results)
 
     def metadata(self) -> dict[str, object]:
+        """What results.json says about the run, with how its prompt was trained."""
         metadata = super().metadata()
         if self.training:
             metadata["training"] = self.training

@@ -25,7 +25,9 @@ class CTPT(TPT):
     ]
 
     def penalty(self, text: Tensor) -> Tensor:
+        """−dispersion: the loss falls as the classes move away from their centroid."""
         return -dispersion(text)
 
     def weight(self, loss: Tensor, penalty: Tensor) -> float:
+        """λ, the same for every image."""
         return self.cfg.TRAINER.CTPT.LAMBDA

@@ -63,9 +63,11 @@ class DMN(Online):
 
     @cached_property
     def memory(self) -> KeyCache:
+        """Images of lowest entropy, by the class that their confident views predict."""
         return KeyCache(self.clip.text, self.method_settings.MEMORY)
 
     def adapt_image(self, views: Tensor) -> Adapted:
+        """Stores the plain view, then predicts it from text and memory."""
         p = self.logits(views[0], self.clip.text).softmax(-1)  # (V, K)
         order = smoothed_entropy(p, IN_SELECTION).argsort(stable=True)
         mean = p[order[: int(len(p) * self.cfg.TTA.SELECT)]].mean(0)  # (K,)
@@ -77,7 +79,14 @@ class DMN(Online):
         return Adapted(log_probability(mixed)[None], self.zero_shot(views))
 
     def read(self, x: Tensor) -> Tensor:
-        """Class vectors g (K, d) for the query x (d,)."""
+        """Class vectors g, which lie near the query.
+
+        Args:
+            x: The query: feature of the plain view, (d,).
+
+        Returns:
+            Unit vectors, (K, d).
+        """
         text = self.clip.text
         beta = self.method_settings.BETA
         near_text = (-beta * (1 - text @ x)).exp()  # (K,)
@@ -86,8 +95,18 @@ class DMN(Online):
         return unit(of_images + near_text[:, None] * text)
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """The memory."""
         return self.memory.tensors()
 
 
 def smoothed_entropy(p: Tensor, smoothing: float) -> Tensor:
+    """−Σ_k p_k log(p_k + ε), finite where p is 0.
+
+    Args:
+        p: Probabilities, (..., K).
+        smoothing: ε.
+
+    Returns:
+        In nats, (...).
+    """
     return -(p * (p + smoothing).log()).sum(-1)

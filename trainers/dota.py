@@ -103,6 +103,7 @@ class DOTA(Online):
         return identity / self.method_settings.SIGMA
 
     def adapt_image(self, views: Tensor) -> Adapted:
+        """Predicts from text and Gaussians, then updates these."""
         features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
         settings = self.method_settings
         weight = (settings.RHO * self.counts.mean() / len(features)).clamp(max=settings.ETA)  # λ
@@ -112,7 +113,12 @@ class DOTA(Online):
         return Adapted((logits.mean(0) + weight * gaussian)[None], self.zero_shot(views))
 
     def learn(self, features: Tensor, p: Tensor) -> None:
-        """Running means with the views (n, d) weighted by their probabilities (n, K)."""
+        """Adds views to the running means, each with the weight of its zero-shot probability.
+
+        Args:
+            features: Unit features of the views, (n, d).
+            p: Zero-shot probabilities of the views, (n, K).
+        """
         total = self.counts + p.sum(0)
         old_share = self.counts / total  # (K,)
         new_share = (p / total).T  # (K, n)
@@ -129,6 +135,7 @@ class DOTA(Online):
             torch.linalg.inv((1 - share) * mean_covariance + share * identity))
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """The Gaussians, with the counts of their running means."""
         return {
             "means": self.means,
             "covariances": self.covariances,

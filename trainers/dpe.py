@@ -90,9 +90,14 @@ class DPE(Online):
 
     @cached_property
     def queue(self) -> KeyCache:
+        """Images of lowest entropy, by predicted class."""
         return KeyCache(self.clip.text, QUEUE)
 
     def adapt_image(self, views: Tensor) -> Adapted:
+        """Queues the image, takes one step from the prototypes, and predicts.
+
+        The stepped text prototypes enter their running mean if the prediction is certain.
+        """
         features, logits = self.used_views(views, unit(self.text))
         x = features.mean(0)  # (d,)
         p = logits.softmax(-1).mean(0)  # (K,)
@@ -138,11 +143,21 @@ class DPE(Online):
         return unit(self.text + r), unit(q + u)
 
     def with_images(self, logits: Tensor, x: Tensor, met: Tensor, image: Tensor) -> Tensor:
-        """Logits (K,) plus the similarities of x (d,) to the image prototypes of the classes met.
+        """Adds the image prototypes' part α e^{−β(1−⟨x,w⟩)} to logits of text.
+
+        Args:
+            logits: (K,).
+            x: Feature of the image, (d,).
+            met: The classes met so far, (C,).
+            image: Their image prototypes w, unit vectors (C, d).
+
+        Returns:
+            Logits, (K,).
         """
         settings = self.method_settings
         near = settings.ALPHA * (-settings.BETA * (1 - image @ x)).exp()
         return logits.index_add(0, met, near)
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Text prototypes with the count of their running mean, and the queue."""
         return {"text": self.text, "certain": self.certain, **self.queue.tensors("queue_")}

@@ -80,6 +80,7 @@ class FPP(TPT):
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
+        """As TPT; the prompt must be FPP's own, with the class name at the end."""
         super().validate(cfg)
         require(cfg, cfg.TRAINER.COOP.CLASS_TOKEN_POSITION == "end", CLASS_TOKEN_POSITION,
                 "end: FPP's noise depends on token positions")
@@ -137,9 +138,11 @@ class FPP(TPT):
 
 
 def class_weight(given: float, classes: int) -> float:
-    """The weight of the second term: as given, or the public code's 1 + 15/K.
+    """The weight w of robustness in `flat_loss`.
 
-    (A note on the paper says 0.15.)
+    Args:
+        given: The setting; 0 = the public code's 1 + 15/K. (A note on the paper says 0.15.)
+        classes: K.
     """
     return given or 1 + 15 / classes
 
@@ -200,5 +203,11 @@ def pretrain_prompt(
 
 
 def random_start(shape: tuple[int, ...], deviation: float, seed: int) -> Tensor:
-    """A random initial context."""
+    """A random initial context.
+
+    Args:
+        shape: (n_ctx, width).
+        deviation: Standard deviation of its numbers.
+        seed: Of the draw.
+    """
     return deviation * torch.randn(shape, generator=torch.Generator().manual_seed(seed))

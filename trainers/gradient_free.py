@@ -20,17 +20,20 @@ class GradientFree(BaseTrainer):
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
+        """A method that selects views needs at least one selected view."""
         if cls.selects_views:
             require_kept_views(cfg)
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        """How views are made, and how they are selected if the method does that."""
         if cls.selects_views:
             return ("TTA.VIEWS", "TTA.AUGMIX", "TTA.SELECT")
         return ("TTA.VIEWS", "TTA.AUGMIX")
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
+        """Logits of all views with the initial prompt, combined image by image."""
         logits = self.clip.logits(views)
         combined = self.combine(views, logits)
         return Adapted(combined, logits[:, 0], columns=cots_columns(logits, logits))

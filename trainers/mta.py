@@ -23,4 +23,5 @@ class MTA(GradientFree):
     selects_views = False
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
+        """Logits of the views' mode, (B, K)."""
         return self.clip.logits(view_mode(views, logits))

@@ -32,6 +32,7 @@ VIEW_SETTINGS = ("TTA.VIEWS", "TTA.AUGMIX", "TTA.SELECT")  # of methods that sel
 
 
 def show_values(kind: object) -> str:
+    """The words for VALUES in the labels of rows."""
     if kind == "paper":
         return "values tuned per set on test labels"
     return "one value for all sets"
@@ -54,6 +55,7 @@ class Online(BaseTrainer):
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
+        """Refuses a selection without views, and published values where there are none."""
         branch = branch_of(cls.__name__)
         method_settings = cfg.TRAINER[branch]
         if selects_views(method_settings):
@@ -64,6 +66,7 @@ class Online(BaseTrainer):
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        """How views are made and selected, where the method uses confident views."""
         prefix = f"TRAINER.{branch_of(cls.__name__)}."
         method_settings = {}
         for key, value in settings.items():
@@ -75,6 +78,7 @@ class Online(BaseTrainer):
 
     @property
     def num_views(self) -> int:
+        """TTA.VIEWS where the method uses confident views, else 1."""
         method_settings = self.cfg.TRAINER[branch_of(type(self).__name__)]
         if selects_views(method_settings):
             return self.cfg.TTA.VIEWS
@@ -91,6 +95,7 @@ class Online(BaseTrainer):
         return settings
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        """The model; the log says which values apply and whether the scale is unusual."""
         clip = super().make_clip(model)
         settings = self.method_settings
         if self.per_set:
@@ -105,6 +110,7 @@ class Online(BaseTrainer):
         return clip.backbone.name == SMALL or not self.method_settings.get("SCALE")
 
     def warn_of_scale(self, clip: PromptedCLIP) -> None:
+        """Warns where the published scale differs from the backbone's by more than 1 %."""
         trained = float(clip.backbone.logit_scale.exp())
         scale = self.method_settings.SCALE
         if abs(scale / trained - 1) > 0.01:
@@ -134,7 +140,15 @@ class Online(BaseTrainer):
         return self.method_settings.SCALE * self.clip.lengths
 
     def logits(self, features: Tensor, text: Tensor) -> Tensor:
-        """Class logits (..., K) of image features (..., d), equal for classes of one name."""
+        """Class logits, equal for classes of one name.
+
+        Args:
+            features: Unit image features, (..., d).
+            text: Class features, (K, d).
+
+        Returns:
+            (..., K).
+        """
         return self.clip.equal_names(class_logits(features, text, self.scale))
 
     def used_views(self, views: Tensor, text: Tensor, kind: str = "") -> tuple[Tensor, Tensor]:
@@ -156,7 +170,7 @@ class Online(BaseTrainer):
         return views[0, chosen], logits[chosen]
 
     def zero_shot(self, views: Tensor) -> Tensor:
-        """(1, K)"""
+        """Logits of the plain view with the initial prompt, (1, V, d) -> (1, K)."""
         return self.clip.logits(views[:, 0])
 
 

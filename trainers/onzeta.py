@@ -63,10 +63,12 @@ class OnZeta(BaseTrainer):
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        """None: the plain view alone is predicted, without tuning."""
         return ()  # the plain view alone
 
     @property
     def num_views(self) -> int:
+        """1, the plain one."""
         return 1
 
     @cached_property
@@ -101,9 +103,11 @@ class OnZeta(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
+        """Several images are a stream in their order."""
         return Adapted.join([self.adapt_image(image) for image in views.split(1)])
 
     def adapt_image(self, views: Tensor) -> Adapted:
+        """Predicts one image, given as unit view features (1, V, d), and learns from it."""
         settings = self.cfg.TRAINER.ONZETA
         x = views[0, 0]  # (d,)
         self.seen += 1
@@ -123,4 +127,5 @@ class OnZeta(BaseTrainer):
         return Adapted(mixed.clamp(min=NO_VOTE).log()[None], zero_shot_logits)
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Number of images, dual variables of the class shares, and class vectors."""
         return {"seen": self.seen, "dual": self.dual, "vectors": self.vectors}

@@ -30,7 +30,9 @@ class OTPT(TPT):
     ]
 
     def penalty(self, text: Tensor) -> Tensor:
+        """R(T): 0 if all class features are orthogonal."""
         return FORMS[self.cfg.TRAINER.OTPT.FORM](text)
 
     def weight(self, loss: Tensor, penalty: Tensor) -> float:
+        """λ, the same for every image."""
         return self.cfg.TRAINER.OTPT.LAMBDA

@@ -59,6 +59,7 @@ class Penalty(RangeMethod):
     ]
 
     def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:
+        """L_TPT + λ · the mean distance of the logits from the range."""
         low, high = self.range(first, plain)
         excess = range_excess(logits, low, high)
         return self.view_loss(logits) + self.cfg.TRAINER.PENALTY.LAMBDA * excess

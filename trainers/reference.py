@@ -78,7 +78,16 @@ def tune_prompt(
     weight: float | None = None,
     steps: int = 1,
 ) -> Episode:
-    """`run_episode` from the views' unit features (V, d) on."""
+    """The episode after the image tower.
+
+    Args:
+        model: OpenAI's CLIP in fp32, frozen.
+        classnames: K names.
+        image_features: Unit features of the image's views, shape (V, d), view 0 the plain one.
+        method: ZeroShot, TPT, CTPT, OTPT or SoC.
+        weight: λ of the regulariser; None takes the published one.
+        steps: Number of optimizer steps.
+    """
     if method not in LAMBDA:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(LAMBDA)}")
     if weight is None:
@@ -155,7 +164,16 @@ def encode_prompts(model: CLIP, tokens: Tensor, context: Tensor) -> Tensor:
 
 
 def class_logits(model: CLIP, image_features: Tensor, text: Tensor) -> Tensor:
-    """Scaled cosines (V, K) of unit image features (V, d) and class features (K, d)."""
+    """Scaled cosines of images and classes.
+
+    Args:
+        model: OpenAI's CLIP, whose scale is used.
+        image_features: Unit features of views, shape (V, d).
+        text: Unit features of classes, shape (K, d).
+
+    Returns:
+        Logits, shape (V, K).
+    """
     return model.logit_scale.exp() * image_features @ text.T
 
 
@@ -252,6 +270,10 @@ def balance(loss: Tensor, penalty: Tensor) -> Tensor:
     """SoC's weight |L_TPT| / |L_Huber|: the regulariser becomes λ times as large as the loss.
 
     It is a constant of the step: no gradient flows through it.
+
+    Args:
+        loss: L_TPT, a number.
+        penalty: L_Huber, a number.
     """
     if penalty == 0:
         return torch.zeros_like(penalty)

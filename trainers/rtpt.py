@@ -34,9 +34,20 @@ class RTPT(TPT):
     ]
 
     def view_loss(self, logits: Tensor) -> Tensor:
+        """The mean of the views' entropies, (B, n, K) -> (B,); TPT has the entropy of their mean.
+        """
         return mean_entropy(logits)
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
+        """Σ_i w_i z_i over all views.
+
+        Args:
+            views: Unit view features, (B, V, d).
+            text: Tuned class features, (..., K, d).
+
+        Returns:
+            Logits, (B, K).
+        """
         settings = self.cfg.TRAINER.RTPT
         excludes_by_index = settings.DIAGONAL == "index"
         weights = reliability(

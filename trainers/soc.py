@@ -62,6 +62,7 @@ class SoC(TPT):
     ]
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        """The model, with a warning where SoC's term is zero for its classes."""
         clip = super().make_clip(model)
         if not clip.text.is_meta and not self.penalty(clip.text) > 0:  # meta tensors have no values
             logger.warning(
@@ -73,9 +74,11 @@ class SoC(TPT):
         return clip
 
     def penalty(self, text: Tensor) -> Tensor:
+        """mean_{i<j} Huber(s̃_ij, δ), from 0."""
         settings = self.cfg.TRAINER.SOC
         return semantic_separation(text, settings.DELTA, settings.NORM, settings.STATS)
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor:
+        """λ · w, where w keeps the penalty in proportion to the loss, see `balance`."""
         settings = self.cfg.TRAINER.SOC
         return settings.LAMBDA * balance(loss, penalty, settings.SCALE)

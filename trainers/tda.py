@@ -72,13 +72,16 @@ class TDA(Online):
 
     @cached_property
     def positive(self) -> KeyCache:
+        """Images that vote for the class that they were predicted as."""
         return KeyCache(self.clip.text, POSITIVE)
 
     @cached_property
     def negative(self) -> KeyCache:
+        """Uncertain images, which count against all classes that are likely for them."""
         return KeyCache(self.clip.text, NEGATIVE, masks=True)
 
     def adapt_image(self, views: Tensor) -> Adapted:
+        """Stores the image, then predicts it from text and both caches."""
         features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
         settings = self.method_settings
         x = features.mean(0)  # (d,)
@@ -99,12 +102,20 @@ class TDA(Online):
         return Adapted(z[None], self.zero_shot(views))
 
     def negative_order(self, entropy: Tensor) -> Tensor:
-        """The number of an image of which the negative cache keeps the lowest."""
+        """What decides which images stay in the negative cache: those of the lowest numbers.
+
+        Here it is the entropy (): the most certain of the uncertain images stay.
+        """
         return entropy
 
     def voters(self, views: Tensor) -> KeyCache:
-        """The images that vote for their class."""
+        """The images that vote for their class.
+
+        Args:
+            views: Of the image that is predicted, unit features (1, V, d).
+        """
         return self.positive
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Both caches."""
         return {**self.positive.tensors("positive_"), **self.negative.tensors("negative_")}

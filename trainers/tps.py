@@ -21,11 +21,18 @@ class ShiftFunction:
         self.initial = text  # (K, d)
 
     def text(self, shift: Tensor) -> Tensor:
-        """(B, K, d) -> (B, K, d)"""
+        """Features unit(T + s), (B, K, d), of B shifts."""
         return unit(self.initial + shift)
 
     def with_vjp(self, shift: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The features, and a function from their gradients to the shift's."""
+        """The features of B shifts, and a function from their gradients to the shifts'.
+
+        Args:
+            shift: (B, K, d).
+
+        Returns:
+            Features (B, K, d), and a function from (B, K, d) to (B, K, d).
+        """
         leaf = shift.detach().clone().requires_grad_()
         with torch.enable_grad():
             text = self.text(leaf)
@@ -41,6 +48,7 @@ class ShiftedText:
         self.text = self.zero_shot_text = self.encoder.text(self.context)
 
     def gradient(self, grad_text: Tensor) -> Tensor:
+        """Gradients of the shift, given B gradients (B, K, d) of the text features."""
         _, vjp = self.encoder.with_vjp(self.context.expand_as(grad_text))
         return vjp(grad_text)
 
@@ -62,9 +70,11 @@ class TPS(TPT):
 
     @cached_property
     def initial(self) -> ShiftedText:
+        """The text features that are shifted: those of the initial prompt."""
         return ShiftedText(self.clip.text)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
+        """As TPT, with a shift in place of a context."""
         adapted = super().adapt(views)
         return replace(adapted, ctx=None)  # a shift of features is not a context

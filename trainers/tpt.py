@@ -8,7 +8,7 @@ every tensor belongs to one image: contexts, optimizer moments and losses never 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeGuard
 
 import torch
@@ -36,11 +36,16 @@ class TPT(BaseTrainer):
     the terms of such methods to any of them.
     """
 
-    label, colour, marker, display_order = "TPT", "#E69F00", "^", 10
-    tunes_context, takes_regularisers = True, True
+    label = "TPT"
+    colour = "#E69F00"
+    marker = "^"
+    display_order = 10
+    tunes_context = True
+    takes_regularisers = True
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
+        """Refuses settings that select no view, and regularisers that do not exist."""
         if cfg.TTA.STEPS:
             require_kept_views(cfg)
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
@@ -79,20 +84,34 @@ class TPT(BaseTrainer):
         return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
-        """The regulariser of text features (..., K, d), one number per episode; None if there is
-        none.
+        """The regulariser of text features (..., K, d): one number per episode, (...).
+
+        None if the method has no regulariser.
         """
         return None
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
-        """The factor of the penalty, given the values (B,) of both.
+        """The factor of the penalty. Gradients run through it unless it is detached.
 
-        Gradients run through it unless it is detached.
+        Args:
+            loss: `episode_loss` of each episode, (B,).
+            penalty: Of each episode, (B,).
+
+        Returns:
+            A number, or one per episode, (B,).
         """
         return 1.0
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
-        """Logits (B, K), given view features (B, V, d) and tuned text features (..., K, d)."""
+        """Logits of the plain view.
+
+        Args:
+            views: Unit view features, (B, V, d), view 0 the plain one.
+            text: Tuned text features, (B, K, d); (K, d) without a step.
+
+        Returns:
+            (B, K).
+        """
         return class_logits(views[:, :1], text, self.clip.scale)[:, 0]
 
     # Where episodes start.
@@ -105,6 +124,7 @@ class TPT(BaseTrainer):
         return self.clip
 
     def prepare(self) -> None:
+        """Loads the model and may compute its Jacobian, before the first image."""
         self.initial  # noqa: B018 - loads the model, and may compute a Jacobian
 
     @cached_property
@@ -115,6 +135,7 @@ class TPT(BaseTrainer):
         return ContinualContext(self.initial, reset_every=int(self.cfg.TTA.RESET))
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Of TTA.RESET never | N: the context with AdamW's moments and step count."""
         return self.continual.tensors()
 
     # The episode.
@@ -124,7 +145,7 @@ class TPT(BaseTrainer):
         """Tunes for each of B images, given as unit view features (B, V, d), and predicts them."""
         if self.online:
             return Adapted.join([self.adapt_next(image) for image in views.split(1)])
-        return self.within_memory(lambda some: self.run_episodes(self.initial, some), views)
+        return self.within_memory(partial(self.run_episodes, self.initial), views)
 
     def adapt_next(self, image: Tensor) -> Adapted:
         """The next image (1, V, d) of a stream: it starts where the one before it ended."""
@@ -140,7 +161,12 @@ class TPT(BaseTrainer):
         return self.within_memory(run, image)
 
     def within_memory(self, run: Callable[[Tensor], Adapted], views: Tensor) -> Adapted:
-        """`run` on all images, as many at once as the device holds."""
+        """Adapts all images, as many at once as the device holds.
+
+        Args:
+            run: From view features (b, V, d) to the predictions of b images.
+            views: Unit view features, (B, V, d).
+        """
         if not self.tunes_context:
             return run(views)  # no text tower runs, so memory is no concern
         return adapt_within_memory(run, views, self.clip.budget)
@@ -177,7 +203,14 @@ class TPT(BaseTrainer):
     def tune(
         self, start: TunableText, views: Tensor, logits: Tensor, moments: Moments | None = None,
     ) -> Tuned:
-        """TTA.STEPS steps of AdamW from `start`. `logits` (B, V, K) are those before the first."""
+        """Takes TTA.STEPS steps of AdamW.
+
+        Args:
+            start: The context that all images start from.
+            views: Unit view features, (B, V, d), view 0 the plain one.
+            logits: Of all views before the first step, (B, V, K).
+            moments: AdamW's state to start from, which is updated; None = a new one.
+        """
         batch = len(views)
         context = start.context.expand(batch, *start.context.shape).clone()
         if self.cfg.TTA.STEPS == 0:
@@ -185,7 +218,7 @@ class TPT(BaseTrainer):
             return Tuned(context, nothing, nothing)
 
         selected = self.select(logits)[..., None]  # (B, n, 1), the same in all steps
-        kept = views.take_along_dim(selected, dim=1)  # (B, n, d)
+        selected_views = views.take_along_dim(selected, dim=1)  # (B, n, d)
         first = logits.take_along_dim(selected, dim=1)  # (B, n, K)
         plain = logits[:, :1]  # (B, 1, K)
         # AdamW works elementwise, so one optimizer on a batch of contexts is one optimizer per
@@ -196,32 +229,32 @@ class TPT(BaseTrainer):
             optimizer.state[context] = moments
 
         # In the first step all episodes share the text features, which are constant in a run.
-        step = self.text_gradient(start.text, kept, plain)
+        step = self.text_gradient(start.text, selected_views, plain)
         context.grad = start.gradient(step.gradient)
         optimizer.step()
         for _ in range(1, self.cfg.TTA.STEPS):
             text, to_context = start.encoder.with_vjp(context)  # (B, K, d)
-            step = self.text_gradient(text, kept, plain, first)
+            step = self.text_gradient(text, selected_views, plain, first)
             context.grad = to_context(step.gradient)
             optimizer.step()
         return Tuned(context, step.loss, step.penalty)
 
     def text_gradient(
-        self, text: Tensor, kept: Tensor, plain: Tensor, first: Tensor | None = None,
+        self, text: Tensor, selected_views: Tensor, plain: Tensor, first: Tensor | None = None,
     ) -> TextGradient:
         """The gradient of the episodes' losses at the text features.
 
         Args:
             text: Text features: (K, d) in the first step, where all episodes share them;
                 (B, K, d) later.
-            kept: Unit features (B, n, d) of the selected views.
+            selected_views: Unit features (B, n, d) of the selected views.
             plain: Logits (B, 1, K) of the plain view before the first step.
             first: Logits (B, n, K) of the selected views in the first step; None in that step.
         """
-        batch = len(kept)
+        batch = len(selected_views)
         with torch.enable_grad():
             leaf = text.expand(batch, *text.shape[-2:]).detach().requires_grad_()  # (B, K, d)
-            logits = class_logits(kept, leaf, self.clip.scale)  # (B, n, K)
+            logits = class_logits(selected_views, leaf, self.clip.scale)  # (B, n, K)
             if first is None:
                 first = logits
             loss = self.episode_loss(logits, first, plain)  # (B,)
@@ -257,6 +290,7 @@ class TPT(BaseTrainer):
         return TextGradient(gradient, loss.detach(), penalty_sum)
 
     def metadata(self) -> dict[str, object]:
+        """What results.json says about the run; with TTA.RESET where it is not `image`."""
         metadata = super().metadata()
         if self.online:
             metadata["reset"] = self.cfg.TTA.RESET
@@ -304,6 +338,11 @@ class Term:
 
         `penalty` and `weight` are hooks of a trainer class, but read only its settings. So they are
         called on an object that has nothing else: no data, no model, no life cycle.
+
+        Args:
+            method: The class that defines the hooks.
+            cfg: All settings.
+            weight: λ, in place of the method's own.
         """
         branch = branch_of(method.__name__)
         if "LAMBDA" not in cfg.TRAINER.get(branch, {}):

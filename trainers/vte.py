@@ -22,6 +22,7 @@ class VTE(GradientFree):
     display_order = 60
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
+        """Logits of the confident views' mean feature, (B, K)."""
         chosen = confident_views(logits, self.cfg.TTA.SELECT)
         mean = views.take_along_dim(chosen[..., None], dim=1).mean(1)  # (B, d)
         return self.clip.logits(mean)

@@ -27,14 +27,17 @@ class ZeroShot(BaseTrainer):
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        """None: the plain view alone is predicted, without tuning."""
         return ()  # the plain view alone, without tuning
 
     @property
     def num_views(self) -> int:
+        """1, the plain one."""
         return 1
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
+        """Logits of the plain view; they are the zero-shot logits too."""
         logits = class_logits(views[:, :1], self.clip.text, self.clip.scale)[:, 0]
         context = self.clip.context.expand(len(logits), *self.clip.context.shape)
         return Adapted(logits, logits, context)

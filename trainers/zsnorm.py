@@ -24,5 +24,6 @@ class ZSNorm(RangeMethod):
     settings: ClassVar = [RANGE_SETTING]
 
     def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:
+        """L_TPT of the logits scaled to the range."""
         low, high = self.range(first, plain)
         return self.view_loss(into_range(logits, low, high))
