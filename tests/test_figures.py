@@ -8,8 +8,11 @@ from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
 from promptcal.trainers.report.figures.comparison import Pair, Point, draw_plane, merged_labels, pareto_front
+from promptcal.trainers.report.layout import Layout
+from promptcal.trainers.report.layout_figures import layout_figures
+from promptcal.trainers.report.write import write_figures
 
-from made_runs import simulate
+from made_runs import make_run, measured_runs, numbered, simulate
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +157,36 @@ def test_a_figure_in_the_page_is_short_and_keeps_its_text():
     assert len(text) < 0.7 * len(long)
     assert ">0.0125<" in text and ">font-family: 0.0375;<" in text
     assert not re.search(r'd="[^"]*\.\d{3}', text) and "url(#x-" in text
+
+
+def make_fog(root, severity, n, trainer="SoC", sharpness=1.5, backbone="ViT-L/14"):
+    """A run on all fog images of a severity, or on the first ones as with TEST.LIMIT."""
+    changes = {"data.corruption": "fog", "data.severity": severity, "data.subset": f"{n} images"}
+    make_run(root, trainer, "CIFAR10C", n=n, backbone=backbone, sharpness=sharpness,
+             images=f"fog {severity} {n}", names=numbered(f"fog {severity}", n), changes=changes,
+             folder=f"{trainer}{severity} {n} {backbone[-2:]}")
+
+
+def test_severities_are_drawn_from_the_larger_of_two_sets_of_images(tmp_path):
+    for severity in (1, 5):
+        make_fog(tmp_path, severity, 200)
+        make_fog(tmp_path, severity, 40, sharpness=9.0)
+    runs = measured_runs(tmp_path).test
+    figure, = layout_figures(runs, Layout(figures=["severity"]))
+    errors = figure.figure.axes[0].lines[0]
+    shown = {run.record.data["severity"]: 100 * run.value("ece") for run in runs if run.n == 200}
+    assert dict(zip(errors.get_xdata(), errors.get_ydata(), strict=True)) == pytest.approx(shown)
+    assert "Test images of each: 200." in figure.caption
+    left_out = "Left out: CIFAR-10-C fog 1, 40 images, CIFAR-10-C fog 5, 40 images."
+    assert figure.caption.endswith(left_out)
+
+
+def test_figures_of_two_backbones_do_not_replace_each_other(tmp_path):
+    for backbone in ("ViT-L/14", "ViT-B/16"):
+        for severity in (1, 5):
+            make_fog(tmp_path, severity, 40, backbone=backbone)
+    figures = layout_figures(measured_runs(tmp_path).test, Layout(figures=["severity"]))
+    drawn, _ = write_figures(tmp_path, figures)
+    names = [figure.name for figure in drawn]
+    assert names == ["severity_cifar_10_c", "severity_cifar_10_c_2"]
+    assert len(list((tmp_path / "figures").glob("*.png"))) == 2

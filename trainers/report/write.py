@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...datasets.utils.errors import UserError, one_line
@@ -45,6 +46,10 @@ def write_tables(out: Path, tables: Sequence[Table]) -> None:
 def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[NamedFigure], list[str]]:
     """Writes PNG and PDF of each figure into figures/ and removes those of an earlier report.
 
+    Args:
+        out: Folder of the report.
+        figures: Each is drawn when it is asked for.
+
     Returns:
         The figures that were written, and a note on each that could not be drawn.
     """
@@ -53,6 +58,7 @@ def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[Named
     notes: list[str] = []
     written: list[str] = []
     for figure in figures:
+        figure = with_free_name(figure, drawn)
         try:
             paths = style.save(figure.figure, folder / figure.name)
         except (UserError, OSError):  # a full disk, for instance
@@ -71,3 +77,17 @@ def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[Named
     if written or before:
         write_json(folder / LIST, written)
     return drawn, notes
+
+
+def with_free_name(figure: NamedFigure, drawn: Sequence[NamedFigure]) -> NamedFigure:
+    """The figure; with a number after its name if another one has this name.
+
+    Figures of an experiment with several backbones have equal names.
+    """
+    names = [other.name for other in drawn]
+    name = figure.name
+    number = 1
+    while name in names:
+        number += 1
+        name = f"{figure.name}_{number}"
+    return replace(figure, name=name)

@@ -19,6 +19,7 @@ from ...functional.calibration import selective
 from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
 from ..grid import Column, Grid, Row
 from ..measure import Measured
+from ..sentences import listed
 from .class_pairs import draw_pair_errors
 from .comparison import Pair, Point, draw_pairs, draw_plane, draw_prompts, draw_severities
 from .data import pair_errors_of, point
@@ -398,27 +399,42 @@ def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigur
 def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]:
     """ECE and accuracy against the severity, for the corruptions that were run at several.
 
+    A corruption at one severity has one point per method. If it was run on several sets of images,
+    the point is of the set that the tables average.
+
     Args:
         grid: The runs on one data set, at all corruptions and severities.
         name: Of the data set.
         texts: Seeds and texts, for the caption.
     """
+    columns = grid.main_columns()
     curves: dict[str, dict[MethodInfo, dict[int, Point]]] = {}
-    for (row, column), cell in grid.cells.items():
+    for column in columns:
         corruption = str(column.record.data["corruption"]).replace("_", " ")
-        by_severity = curves.setdefault(corruption, {}).setdefault(legend_style(grid, row), {})
-        by_severity[int(column.record.data["severity"])] = point(cell)
+        severity = int(column.record.data["severity"])
+        for row, cell in grid.cells_on(column):
+            by_severity = curves.setdefault(corruption, {}).setdefault(legend_style(grid, row), {})
+            by_severity[severity] = point(cell)
     several = {}
     for corruption, methods in curves.items():
         if any(len(points) > 1 for points in methods.values()):
             several[corruption] = methods
     if several:
-        sizes = sorted({column.n for column in grid.columns})
+        sizes = sorted({column.n for column in columns})
         counts = ", ".join(f"{size:,}" for size in sizes)
         words = (
             f"ECE and accuracy against severity, {name}, {grid.heading}, {grid.bins} bins. {texts} "
             f"Test images of each: {counts}."
         )
+        left_out = []
+        for column in grid.columns:
+            if column not in columns:
+                left_out.append(grid.column_label(column))
+        if left_out:
+            words += (
+                " Of several sets of images at one severity the one that most methods have is "
+                f"drawn, the largest of these. Left out: {listed(left_out)}."
+            )
         yield NamedFigure(f"severity_{slug(name)}", words, draw_severities(several))
 
 
