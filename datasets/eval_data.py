@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from .base import Dataset, Datum
-from .streams import evenly_spaced, image_order, long_tailed
+from .streams import image_order, long_tailed
 from .utils.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,9 @@ class EvalData:
         dataset: The reader.
         split: `test` or `val`.
         items: All images of the split.
+        classnames: Words for the classes, by label.
         indices: Positions in `items` of the images of the run, ascending.
+        selected: The images of the run, in this order.
         order: `indices` as the method sees them.
         subset: What part of the data set this is, in words; "" for the whole split.
         available: Number of images that TEST.LIMIT selects from.
@@ -32,7 +34,9 @@ class EvalData:
     dataset: Dataset
     split: str
     items: Sequence[Datum]
+    classnames: Sequence[str]
     indices: Sequence[int]
+    selected: Sequence[Datum]
     order: Sequence[int]
     subset: str
     available: int
@@ -56,30 +60,43 @@ class EvalData:
         candidates: Sequence[int] = range(total)
         if cfg.TEST.IMBALANCE:
             candidates = long_tailed(labels, cfg.TEST.IMBALANCE)
-        indices = [candidates[at] for at in evenly_spaced(len(candidates), cfg.TEST.LIMIT)]
+        indices = evenly_spaced(candidates, cfg.TEST.LIMIT)
         order: Sequence[int] = indices
         if online:
             labels_of_run = [labels[index] for index in indices]
             order = image_order(indices, labels_of_run, cfg.TEST.ORDER, cfg.TEST.CORRELATION,
                                 cfg.SEED)
+        subset = describe_subset(cfg, len(indices), len(candidates))
         name = cfg.DATASET.LABEL or cfg.DATASET.NAME
         logger.info("%s: %d of %d %s images, %d classes", name, len(indices), total,
                     cfg.TEST.SPLIT, len(dataset.classnames))
-        subset = describe_subset(cfg, len(indices), len(candidates))
-        return cls(dataset, cfg.TEST.SPLIT, items, indices, order, subset, len(candidates))
-
-    @property
-    def selected(self) -> list[Datum]:
-        """The images of the run, in the order of the split."""
-        return [self.items[index] for index in self.indices]
+        return cls(
+            dataset=dataset,
+            split=cfg.TEST.SPLIT,
+            items=items,
+            classnames=dataset.classnames,
+            indices=indices,
+            selected=[items[index] for index in indices],
+            order=order,
+            subset=subset,
+            available=len(candidates),
+        )
 
     def read_image(self, index: int) -> Image.Image:
         """The image at a position of the split."""
         return self.dataset.read_image(self.items[index])
 
-    @property
-    def classnames(self) -> Sequence[str]:
-        return self.dataset.classnames
+
+def evenly_spaced(candidates: Sequence[int], wanted: int) -> list[int]:
+    """Some of the candidates, spread evenly over them.
+
+    Args:
+        candidates: Positions of images.
+        wanted: How many; 0, or more than there are, means all.
+    """
+    total = len(candidates)
+    count = min(wanted or total, total)
+    return [candidates[number * total // count] for number in range(count)]
 
 
 def describe_subset(cfg: Any, count: int, candidates: int) -> str:

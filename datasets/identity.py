@@ -34,6 +34,7 @@ class ImageIdentity:
         images: Hash of the set of (content, label), whatever the order.
         listing: Hash of the list of (index, content, label) in its order.
         groups: Hash of the set of (content, group), such as patients; "" if no image has a group.
+        names: Path of each image relative to the data root.
         missing: Paths of the files that are not there.
     """
 
@@ -45,6 +46,7 @@ class ImageIdentity:
     images: str
     listing: str
     groups: str
+    names: Sequence[str]
     missing: Sequence[str]
 
     def fingerprint(self, classnames: Sequence[str]) -> str:
@@ -109,6 +111,7 @@ def identify(
         images=set_hash.hexdigest(),
         listing=list_hash.hexdigest(),
         groups=groups,
+        names=[image_name(dataset, item) for item in listed],
         missing=missing,
     )
 
@@ -142,8 +145,8 @@ def content_of(digests: np.ndarray) -> np.ndarray:
 def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
     """The digest of what each image shows: of its file, and of the code of a plugin that changes
     it."""
-    hashes = dataset.hash_images(items, index)
     source = source_of_images(type(dataset))
+    hashes = dataset.hash_images(items, index)
     if source:
         hashes = with_source(dataset, items, hashes, source)
     return hashes
@@ -157,7 +160,7 @@ def hash_possible_copies(
 
     Copies are numbered within the split, so that the second copy of a picture has the same identity
     in a pilot that has no other as in the full run. Files of other sizes are no copies, and are not
-    read. Images that are no files have no size: all of them count.
+    read. Drawn images have no size: all of them are compared.
 
     Args:
         dataset: The reader of the images.
@@ -170,20 +173,15 @@ def hash_possible_copies(
         Contents by position in the split.
     """
     in_run = set(indices)
-    sizes: set[int | None] = {None}
-    for image in hashes:
-        if image.stamp is not None:
-            sizes.add(image.stamp.size)
+    earlier = [at for at in range(max(indices, default=0)) if at not in in_run]
+    sizes = {image.stamp.size for image in hashes if image.stamp is not None}
     positions = []
-    for position in range(max(indices, default=0)):
-        if position in in_run:
-            continue
-        stamp = read_stamp(items[position].impath)
-        size = None
-        if stamp is not None:
-            size = stamp.size
-        if size in sizes:
-            positions.append(position)
+    for position in earlier:
+        if sizes:
+            stamp = read_stamp(items[position].impath)
+            if stamp is not None and stamp.size not in sizes:
+                continue
+        positions.append(position)
     if not positions:
         return {}
     others = hash_contents(dataset, [items[position] for position in positions], index)

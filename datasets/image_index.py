@@ -109,20 +109,25 @@ def read_stamp(path: str) -> Stamp | None:
         return None
 
 
+@dataclass(frozen=True)
 class ImageIndex:
-    """The digests of image files. Without a folder it works too, but remembers nothing."""
+    """The digests of image files. Without a folder it works too, but remembers nothing.
 
-    def __init__(self, folder: str | Path | None = "") -> None:
-        """Args:
-            folder: Where the index is kept, such as CACHE.DIR. "": in the user's cache folder.
-                None: nowhere.
-        """
-        if folder == "":
-            self.folder = user_cache_folder()
-        elif folder is None:
-            self.folder = None
-        else:
-            self.folder = Path(folder).expanduser()
+    Attributes:
+        cache_dir: The folder in which the index is kept, such as CACHE.DIR. "": the user's cache
+            folder. None: nowhere.
+    """
+
+    cache_dir: str | Path | None = ""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder in which the index is kept; None if nothing is kept."""
+        if self.cache_dir is None:
+            return None
+        if self.cache_dir == "":
+            return user_cache_folder()
+        return Path(self.cache_dir).expanduser()
 
     def look_up(self, paths: Sequence[str], place: Path) -> list[ImageHash]:
         """Returns the digest of each file. Files that are new or have changed are read.
@@ -163,10 +168,11 @@ class ImageIndex:
 
     def file_for(self, place: Path) -> Path | None:
         """The index file of a data set's folder; None if nothing is kept."""
-        if self.folder is None:
+        folder = self.folder
+        if folder is None:
             return None
         name = hash_text(os.path.realpath(place)).hex()
-        return self.folder / f"images-{name}.index"
+        return folder / f"images-{name}.index"
 
 
 def resolve(path: str, resolved_folders: dict[str, str]) -> tuple[str, os.stat_result]:

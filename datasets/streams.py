@@ -11,17 +11,6 @@ MOST_SLOTS = 100  # of a correlated order
 WINDOW = 64  # successive images among which classes are counted
 
 
-def evenly_spaced(total: int, wanted: int) -> list[int]:
-    """Positions that are spread evenly over a list.
-
-    Args:
-        total: Length of the list.
-        wanted: Number of positions; 0, or more than there are, means all.
-    """
-    count = min(wanted or total, total)
-    return [position * total // count for position in range(count)]
-
-
 def shuffled(indices: Sequence[int], seed: int) -> list[int]:
     """The indices in an order that depends on the seed and their number alone."""
     rng = np.random.default_rng([seed, len(indices)])

@@ -31,6 +31,8 @@ def files_in_reading_order(arguments: list[str]) -> list[tuple[str, str]]:
 
     def look(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
+        if event == "return" and code.co_qualname == "RunDir.write_results":
+            finished.append(True)  # results.json is written
         if event != "call" or finished or code in met or not code.co_flags & OWN_SCOPE:
             return
         met.add(code)
@@ -45,8 +47,6 @@ def files_in_reading_order(arguments: list[str]) -> list[tuple[str, str]]:
             met.discard(code)
             return
         functions.append((file.relative_to(PROJECT).as_posix(), code.co_qualname))
-        if code.co_name == "results_hash":  # results.json is written next
-            finished.append(True)
 
     sys.setprofile(look)
     try:
@@ -69,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         functions = files_in_reading_order([
             "--trainer", "SoC", "--dataset-config-file", "landcover", "--output-dir", f"{folder}/run",
-            "TEST.LIMIT", "12", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0",
+            "TEST.LIMIT", "12", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "2",
         ])
     changes = 0
     before = ""

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 from promptcal.datasets import base
 from promptcal.datasets.utils.errors import UserError
+from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.features import ViewStore
-from promptcal.trainers.runs.lock import RunLock
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 from common import make_image_folder, run_tool
@@ -340,7 +340,7 @@ def test_the_lock_of_a_killed_builder_is_no_obstacle(command, clean: Path, tmp_p
     (folder,) = (tmp_path / "cache").glob("views-*")
 
     def die() -> None:
-        RunLock(folder).take()
+        FolderLock(folder).take()
         os.kill(os.getpid(), signal.SIGKILL)
 
     forked(die)

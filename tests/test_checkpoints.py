@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import openai, openai_clip
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
-from promptcal.trainers.vlm.device import pick_device, refuse_shared_gpu
 from promptcal.trainers.vlm.loading import load_clip, weights_hash
+from promptcal.trainers.vlm.numerics import pick_device, refuse_shared_gpu
 from promptcal.trainers.vlm.openai import download
 from promptcal.trainers.vlm.openai_clip import CLIP, WEIGHT_URLS
 from safetensors.torch import save_file

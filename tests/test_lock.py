@@ -14,8 +14,7 @@ import pytest
 from promptcal.datasets.utils import lock
 from promptcal.datasets.utils.errors import UserError
 from promptcal.datasets.utils.files import write_json
-from promptcal.datasets.utils.lock import OwnedLock
-from promptcal.trainers.runs.lock import RunLock
+from promptcal.datasets.utils.lock import FolderLock, OwnedLock
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def dead_pid() -> int:
 
 
 def take(folder: Path) -> None:
-    with RunLock(folder).held() as ours:
+    with FolderLock(folder).held() as ours:
         assert ours.is_ours()
     assert not list(folder.iterdir())
 
@@ -38,7 +37,7 @@ def assert_in_use(folder: Path, owner: str) -> None:
 
 @pytest.mark.posix
 def test_a_living_owner_keeps_others_out(tmp_path: Path):
-    with RunLock(tmp_path).held():
+    with FolderLock(tmp_path).held():
         owner = json.loads((tmp_path / "lock").read_text())
         assert_in_use(tmp_path, f"{os.getpid()} on {owner['host']}")
     take(tmp_path)
@@ -48,7 +47,7 @@ def test_a_living_owner_keeps_others_out(tmp_path: Path):
 def test_a_dead_owner_is_replaced(tmp_path: Path, dead_pid: int):
     """Also if its number has been given to another process."""
     for change in ({"pid": dead_pid}, {"pid": os.getppid(), "started": "1"}):
-        write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, **change})
+        write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, **change})
         take(tmp_path)
 
 
@@ -56,7 +55,7 @@ def test_a_dead_owner_is_replaced(tmp_path: Path, dead_pid: int):
 def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path: Path, change: dict, dead_pid: int):
     """Its process number means nothing here. A touch from the future, after a clock was set back,
     is a touch."""
-    write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, "pid": dead_pid, **change})
+    write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": dead_pid, **change})
     assert_in_use(tmp_path, str(dead_pid))
     os.utime(tmp_path / "lock", (2**33, 2**33))
     assert_in_use(tmp_path, str(dead_pid))
@@ -69,7 +68,7 @@ def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path: Path):
     """As after Ctrl-Z."""
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, "pid": sleeper.pid,
+        write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": sleeper.pid,
                                        "started": lock.start_time(sleeper.pid)})
         os.utime(tmp_path / "lock", (1, 1))
         assert_in_use(tmp_path, str(sleeper.pid))
@@ -81,7 +80,7 @@ def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path: Path):
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}'])
 def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path: Path, content: str):
     """Its owner may be about to write it."""
-    (tmp_path / "lock").write_text(content.replace("HERE", RunLock(tmp_path).owner["host"]))
+    (tmp_path / "lock").write_text(content.replace("HERE", FolderLock(tmp_path).owner["host"]))
     assert_in_use(tmp_path, "[?]")
     os.utime(tmp_path / "lock", (1, 1))
     take(tmp_path)
@@ -89,7 +88,7 @@ def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path: Path, conte
 
 def test_a_lock_is_touched_and_removed_unless_it_was_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lock, "TOUCH_SECONDS", 0.02)
-    with RunLock(tmp_path).held() as ours:
+    with FolderLock(tmp_path).held() as ours:
         os.utime(tmp_path / "lock", (1, 1))
         give_up = time.monotonic() + 10
         while (tmp_path / "lock").stat().st_mtime == 1:
@@ -106,12 +105,12 @@ COUNT = """
 import sys, time
 from pathlib import Path
 from promptcal.datasets.utils.errors import UserError
-from promptcal.trainers.runs.lock import RunLock
+from promptcal.datasets.utils.lock import FolderLock
 
 folder, rounds = Path(sys.argv[1]), 25
 while rounds:
     try:
-        with RunLock(folder).held():
+        with FolderLock(folder).held():
             number = int((folder / "number").read_text())
             time.sleep(0.001)
             (folder / "number").write_text(str(number + 1))
@@ -126,7 +125,7 @@ def test_processes_that_find_the_same_dead_owner(tmp_path: Path, dead_pid: int):
     """One takes the lock over, and the slower ones do not remove its new file. Only an owner
     changes the number."""
     (tmp_path / "number").write_text("0")
-    write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, "pid": dead_pid})
+    write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": dead_pid})
     processes = [subprocess.Popen([sys.executable, "-c", COUNT, tmp_path]) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0] * 4
     assert (tmp_path / "number").read_text() == "100"
@@ -178,7 +177,7 @@ def test_where_processes_cannot_be_asked_for_silence_counts(
 
     monkeypatch.setattr(lock, "PROCESSES_CAN_BE_ASKED_FOR", False)
     monkeypatch.setattr(os, "kill", kill)
-    write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, "pid": dead_pid})
+    write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": dead_pid})
     assert_in_use(tmp_path, str(dead_pid))
     os.utime(tmp_path / "lock", (1, 1))
     take(tmp_path)

@@ -14,13 +14,13 @@ import pytest
 import torch
 from PIL import Image
 from promptcal.datasets import build_dataset
+from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.experiments.definition import FOLDER, read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
 from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, select, work_groups
 from promptcal.trainers.experiments.run import run_group, run_groups
 from promptcal.trainers.experiments.timing import estimate
-from promptcal.trainers.runs.lock import RunLock
 
 from common import PROJECT, Done, openai_state, random_clip, run_tool
 from data_roots import build
@@ -182,7 +182,7 @@ def planned(tmp_path: Path, name: str = "class_pairs") -> list[PlannedRun]:
 def test_a_run_that_another_process_computes_counts_as_failed(tmp_path):
     run = planned(tmp_path)[0]
     run.folder.mkdir(parents=True)
-    with RunLock(run.folder).held():
+    with FolderLock(run.folder).held():
         assert f"in use by process {os.getpid()}" in run_group([run])[run]
     assert not list(run.folder.iterdir())
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import write_json
+from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.runs import run_dir as run_dir_module
 from promptcal.trainers.runs.dist import Distributed
-from promptcal.trainers.runs.lock import RunLock
 from promptcal.trainers.runs.record import RunRecord
 from promptcal.trainers.runs.run_dir import AskedRun, RunDir, read_record, read_results
 
@@ -75,8 +75,9 @@ def test_parts_of_unknown_origin_are_removed(tmp_path, record):
     folder.write_part([4, 5, 6], one_part())
     if record is not None:
         (tmp_path / "record.json").write_text(record)
-    folder.start(AskedRun(make(seed=1), LISTING, "SEED: 1\n"))
-    assert not folder.has_parts and read_record(tmp_path / "record.json") == make(seed=1)
+    with opened(tmp_path, make(seed=1)) as run_dir:
+        assert not run_dir.has_parts
+        assert read_record(tmp_path / "record.json") == make(seed=1)
 
 
 def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path):
@@ -148,7 +149,7 @@ def test_a_file_under_the_name_of_the_folder_is_refused(tmp_path, overwrite):
 
 def test_a_locked_folder_is_not_overwritten(tmp_path):
     finished(tmp_path, make())
-    with RunLock(tmp_path).held():
+    with FolderLock(tmp_path).held():
         before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
         with pytest.raises(UserError, match="is in use by process"), opened(tmp_path, make(seed=1), overwrite=True):
             pass

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from promptcal.datasets.utils import lock as lock_module
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.experiments import cluster as cluster_module
 from promptcal.trainers.experiments.cluster import RESUBMISSIONS, Cluster, GroupJob, Job, wait_for_locks
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, work_groups
 from promptcal.trainers.experiments.slurm_options import TIME, parse_slurm
-from promptcal.trainers.runs.lock import RunLock
 
 from common import PROJECT, Done, run_tool
 from fault_runs import FaultRuns
@@ -256,7 +256,7 @@ def test_the_reason_of_a_failed_run_reaches_the_command(demo_run):
 def test_a_job_waits_for_the_lock_of_a_killed_job_on_another_node(demo_run, monkeypatch):
     run = demo_run[1]
     run.folder.mkdir(parents=True)
-    lock = RunLock(run.folder)
+    lock = FolderLock(run.folder)
     lock.create({**lock.owner, "host": "another node"})
     for module in (lock_module, cluster_module):
         monkeypatch.setattr(module, "SILENCE", 1.0)

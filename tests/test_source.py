@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from promptcal.trainers.runs import source
-from promptcal.trainers.runs.source import method_source
+from promptcal.trainers.runs import make_record
+from promptcal.trainers.runs.make_record import method_source
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 
@@ -101,6 +101,6 @@ def test_built_in_methods_have_their_own_files_and_formulas(monkeypatch):
     """The life cycle of runs is not among them."""
     soc = method_source([SoC])
     assert soc["plugin"] == "" and soc["hash"] != method_source([TPT])["hash"]
-    monkeypatch.setattr(source, "hash_files", lambda files, texts=(): f"{sorted(file.name for file in files)}")
+    monkeypatch.setattr(make_record, "hash_files", lambda files, texts=(): f"{sorted(file.name for file in files)}")
     assert "objectives.py" in method_source([SoC])["hash"] and "soc.py" in method_source([SoC])["hash"]
     assert "base.py" not in method_source([SoC])["hash"]

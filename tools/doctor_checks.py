@@ -30,10 +30,16 @@ from promptcal.trainers.config.build import build_cfg
 from promptcal.trainers.engine.features import ENCODE_AT_ONCE
 from promptcal.trainers.report.published import find_for_run
 from promptcal.trainers.vlm.backbone import Backbone
-from promptcal.trainers.vlm.device import gpu_name, is_gpu, pick_device, pin, synchronise
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone, load_clip
-from promptcal.trainers.vlm.numerics import fixed_numerics
+from promptcal.trainers.vlm.numerics import (
+    fixed_numerics,
+    gpu_name,
+    is_gpu,
+    pick_device,
+    pin,
+    synchronise,
+)
 from promptcal.trainers.vlm.openai import SMALL
 
 OK, NOTE, FAULT = "ok", "note", "fault"
@@ -235,7 +241,7 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     views = [make_views(image, 0)[:VIEWS_ON_CPU]]
     if is_gpu(device):
         views = [pin(make_views(image, 0), device)] * ENCODE_AT_ONCE
-    features = random_features(method.episodes, num_views, backbone.features).to(device)
+    features = random_features(method.numerics.episodes, num_views, backbone.features).to(device)
     tasks = {
         VIEWS: lambda: make_views(Image.open(file).convert("RGB"), 0),
         TOWER: lambda: encode_views(
@@ -256,7 +262,7 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     return {
         VIEWS: seconds[VIEWS],
         TOWER: seconds[TOWER] * num_views / encoded,
-        EPISODE: seconds[EPISODE] / method.episodes,
+        EPISODE: seconds[EPISODE] / method.numerics.episodes,
     }
 
 

@@ -28,7 +28,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
-from promptcal.trainers.vlm.device import DEVICE_TYPES
+from promptcal.trainers.vlm.numerics import DEVICE_TYPES
 from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_flatten, tree_map

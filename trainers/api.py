@@ -109,7 +109,7 @@ class Adapter:
         """
         cfg = self.method.cfg
         backbone = self.clip.backbone
-        at_once = self.method.episodes
+        at_once = self.method.numerics.episodes
         if self.method.online:
             at_once = 1
         images = as_images(views)

@@ -15,7 +15,7 @@ from yacs.config import CfgNode
 
 from ..datasets import DataOptions, Dataset, build_dataset
 from ..datasets.eval_data import EvalData
-from ..datasets.identity import ImageIdentity, identify, image_name
+from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
@@ -35,10 +35,15 @@ from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictio
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
-from .vlm.device import refuse_shared_gpu, reset_peak_memory
 from .vlm.jacobian import decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
-from .vlm.numerics import Numerics, fixed_numerics, resolve_episodes, warn_of_precision
+from .vlm.numerics import (
+    Numerics,
+    fixed_numerics,
+    refuse_shared_gpu,
+    reset_peak_memory,
+    warn_of_precision,
+)
 from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
@@ -238,11 +243,6 @@ class BaseTrainer:
         return EvalData.from_settings(cfg, dataset, self.online)
 
     @property
-    def episodes(self) -> int:
-        """How many images are adapted at once."""
-        return resolve_episodes(self.cfg.TTA.EPISODES, self.numerics.device)
-
-    @property
     def num_images(self) -> int:
         """The images of the run; 0 for images in memory, whose number is not known before."""
         if self.has_given_classes:
@@ -379,6 +379,8 @@ class BaseTrainer:
     @cached_property
     def texts(self) -> ClassTexts | None:
         """Templates and descriptions in place of PROMPT.CTX_INIT; None = there are none."""
+        if not self.cfg.PROMPT.TEMPLATE and not self.cfg.PROMPT.DESCRIPTIONS:
+            return None
         template: str | None = None
         ensemble: Sequence[str] = ()
         if not self.has_given_classes:  # for images in memory there is no data set
@@ -432,24 +434,23 @@ class BaseTrainer:
         return self.dist.broadcast(results)
 
     def finish(self, predictor: Predictor) -> Results:
-        """Writes predictions.npz, the final TensorBoard entries and results.json."""
+        """Writes predictions.npz, results.json and the final TensorBoard entries."""
         run_dir = self.run_dir
         columns = run_dir.merge(
             predictor.parts, self.image_columns(), text=self.clip.text.cpu().numpy())
         if len(columns["index"]) == 0:
             raise DataError("no test image could be read")
-        results = self.results_of(columns)
-        write_final(run_dir.path, run_dir.record, {**results, "record": run_dir.record.to_json()})
-        return run_dir.finish(results, self.cfg.dump())
+        results = run_dir.finish(self.results_of(columns), self.cfg.dump())
+        write_final(run_dir.path, run_dir.record, results)
+        return results
 
     def image_columns(self) -> dict[str, np.ndarray]:
         """Columns of predictions.npz that say which images these are."""
-        names = [image_name(self.data.dataset, item) for item in self.data.selected]
         return {
             "index": self.listing["index"],
             "image": self.identity.digests,
             "cluster": self.identity.clusters,
-            "filename": np.array(names, dtype=np.str_),
+            "filename": np.array(self.identity.names, dtype=np.str_),
         }
 
     def results_of(self, columns: Mapping[str, np.ndarray]) -> Results:
@@ -459,6 +460,10 @@ class BaseTrainer:
             columns: All columns that were computed for its images.
         """
         cfg = self.cfg
+        plugins = plugin_modules(cfg)
+        dataset = results_name(cfg)
+        metadata = self.metadata()
+        measured = metrics(columns, cfg.TEST.BINS)
         n = len(columns["index"])
         seconds = float(columns["seconds"].sum())
         adapt_seconds = float(columns["adapt_seconds"].sum())  # without reading and encoding images
@@ -467,14 +472,14 @@ class BaseTrainer:
             device_facts["peak_device_bytes"] = int(columns["peak_bytes"].max())
         return {
             "trainer": cfg.TRAINER.NAME,
-            "dataset": results_name(cfg),
+            "dataset": dataset,
             "backbone": cfg.MODEL.BACKBONE.NAME,
             "seed": cfg.SEED,
             "tag": cfg.TAG,
             "n": n,
-            "classes": len(self.classnames),
+            "classes": len(self.data.classnames),
             "split": cfg.TEST.SPLIT,
-            **metrics(columns, cfg.TEST.BINS),
+            **measured,
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
             "seconds": seconds,
@@ -487,10 +492,10 @@ class BaseTrainer:
             "precision": self.numerics.precision,
             "views": self.record.views["pipeline"],
             **device_facts,
-            **self.metadata(),
+            **metadata,
             **environment(self.numerics.device),
-            "classnames": list(self.classnames),
-            "plugins": plugin_modules(cfg),
+            "classnames": list(self.data.classnames),
+            "plugins": plugins,
         }
 
     def metadata(self) -> dict[str, object]:

@@ -17,6 +17,7 @@ from ..datasets.identity import identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
+from ..datasets.utils.lock import FolderLock
 from .base import BaseTrainer, without_few_shot_sampling
 from .config.names import backbone_name
 from .config.run_folder import run_path
@@ -26,7 +27,6 @@ from .fewshot.training import PromptLearner, Schedule, random_context, run_epoch
 from .fewshot.training_images import TrainingImages
 from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .runs.lock import RunLock
 from .runs.make_record import training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
@@ -340,7 +340,7 @@ def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
     # The run may be finished, but its prompt removed.
     if not trainer.dist.broadcast(trainer.checkpoint.is_file()):
         logger.info("the prompt is trained again: %s", trainer.checkpoint)
-        with fixed_numerics(), RunLock(trainer.run_dir.path).held():
+        with fixed_numerics(), FolderLock(trainer.run_dir.path).held():
             trainer.train()
             trainer.run_dir.remove_parts()
     return trainer.checkpoint

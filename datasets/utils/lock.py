@@ -157,6 +157,22 @@ class OwnedLock:
         return now - self.path.stat().st_mtime > SILENCE
 
 
+class FolderLock(OwnedLock):
+    """The file `lock` in a folder that only one process at a time works in."""
+
+    remedy = "choose another --output-dir"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "lock")
+
+    def take(self) -> None:
+        """Creates the file, or raises a UserError that says why not."""
+        try:
+            super().take()
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; {self.remedy}") from error
+
+
 def read_owner(path: Path) -> dict:
     """The owner that a lock file names; empty if it names none."""
     owner = read_json(path)

@@ -35,8 +35,8 @@ from ..registry import backbone_label, method_info
 from ..runs.record import FILE_NAME, RunRecord, content_hash
 from ..runs.run_dir import RunDir
 from ..runs.summary import environment, metrics_of, percent_lines
-from ..vlm.device import pick_device
 from ..vlm.loading import weights_hash
+from ..vlm.numerics import pick_device
 from .convert import DasslDataset
 
 logger = logging.getLogger(__name__)

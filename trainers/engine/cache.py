@@ -29,7 +29,7 @@ from ...datasets.utils.files import (
     write_json,
     writing,
 )
-from ..runs.lock import RunLock
+from ...datasets.utils.lock import FolderLock
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class ArrayCache:
             while time.monotonic() < deadline:
                 make_folder(self.folder)  # another process may have removed it
                 try:
-                    stack.enter_context(RunLock(self.folder).held())
+                    stack.enter_context(FolderLock(self.folder).held())
                     break
                 except UserError as error:
                     # No lock can be made here. What is wrong is said when the file is written.

@@ -30,9 +30,8 @@ from ..runs.parts import chunks
 from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
 from ..vlm.budget import Budget
-from ..vlm.device import is_gpu, pin
 from ..vlm.image_tower import encode_views
-from ..vlm.numerics import DTYPES, worker_thread
+from ..vlm.numerics import DTYPES, is_gpu, pin, worker_thread
 from .cache import ArrayCache
 
 logger = logging.getLogger(__name__)

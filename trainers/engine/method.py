@@ -33,11 +33,7 @@ class Method(Protocol):
 
     @property
     def numerics(self) -> Numerics:
-        """Device and precision."""
-
-    @property
-    def episodes(self) -> int:
-        """How many images are adapted at once."""
+        """Device, precision, and how many images are adapted at once."""
 
     @property
     def num_views(self) -> int:

@@ -21,7 +21,7 @@ from ..functional.posthoc import StrongViews
 from ..runs.parts import Columns, chunks, concatenate
 from ..runs.run_dir import RunDir
 from ..runs.tensorboard import Progress
-from ..vlm.device import Stopwatch, is_gpu, peak_memory
+from ..vlm.numerics import Stopwatch, is_gpu, peak_memory
 from .adapted import Adapted
 from .features import FeatureBatch, ViewStore
 from .method import Method
@@ -135,7 +135,7 @@ class Predictor:
         """
         batches = []
         for part in missing[self.dist.rank :: self.dist.world]:
-            for indices in chunks(part, self.trainer.episodes):
+            for indices in chunks(part, self.trainer.numerics.episodes):
                 batches.append(Batch(part, indices))
         batches_ahead = 0
         if is_gpu(self.device) and not self.trainer.online:

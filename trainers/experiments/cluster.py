@@ -25,9 +25,8 @@ from tqdm import tqdm
 from ...datasets.utils.cli import Terminated, counted, log_to_terminal
 from ...datasets.utils.errors import UserError, one_line
 from ...datasets.utils.files import make_folder, read_json, write_json
-from ...datasets.utils.lock import SILENCE, TOUCH_SECONDS, read_owner
+from ...datasets.utils.lock import SILENCE, TOUCH_SECONDS, FolderLock, read_owner
 from ...datasets.utils.progress import PlainProgress, progress_bar
-from ..runs.lock import RunLock
 from .plan import PlannedRun, WorkGroup, Workspace
 from .run import number_of_images, run_group
 
@@ -104,7 +103,7 @@ def wait_for_locks(group: WorkGroup) -> None:
     for run in group:
         if run.finished:
             continue
-        lock = RunLock(run.folder)
+        lock = FolderLock(run.folder)
         with suppress(OSError):  # released, not there, or what the run will report
             while lock.path.stat() and not lock.is_gone(read_owner(lock.path)):
                 if time.monotonic() >= until:
@@ -228,7 +227,7 @@ class Cluster:
         if not self.missing(groups, attempts):
             return 0
         make_folder(self.folder)
-        with RunLock(self.folder).held():
+        with FolderLock(self.folder).held():
             self.look()  # another command may have submitted them
             numbers = self.missing(groups, attempts)
             if numbers:

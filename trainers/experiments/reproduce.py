@@ -10,10 +10,10 @@ from ...datasets.download.install import download_dataset
 from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import ConfigError, UserError, reading
 from ...datasets.utils.files import data_root, make_folder
+from ...datasets.utils.lock import FolderLock
 from ..registry import find_method
 from ..report.choices import check_choice
 from ..report.measure import Measured
-from ..runs.lock import RunLock
 from ..vlm import openai
 from ..vlm.loading import find_loader
 from .cluster import Cluster
@@ -245,7 +245,7 @@ def reproduce(
         out = workspace.outcome_dir(name)
         make_folder(out)
         try:
-            with RunLock(out).held():
+            with FolderLock(out).held():
                 outcome = write_outcome(experiment, workspace, plan, done.failed, measured)
         except UserError as error:
             done.problems[name] = f"{error}{earlier_tables(out)}"

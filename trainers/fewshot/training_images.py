@@ -19,8 +19,8 @@ from ...datasets.views.maker import ViewMaker
 from ...datasets.views.reference import BICUBIC, crops, to_tensor
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
-from ..vlm.device import pin
 from ..vlm.image_tower import encode_views
+from ..vlm.numerics import pin
 
 # Independent streams of random numbers for one seed.
 ORDER = 1

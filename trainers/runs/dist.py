@@ -22,6 +22,7 @@ class Distributed:
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", 0))
         self.world = int(os.environ.get("WORLD_SIZE", 1))
+        self.is_main = self.rank == 0
         if self.world > 1 and not dist.is_initialized():
             choose_gpu(int(os.environ.get("LOCAL_RANK", 0)))
             # Messages are Python objects on the host, for which gloo is enough: no GPU takes part.
@@ -29,10 +30,6 @@ class Distributed:
             # default.
             dist.init_process_group("gloo", timeout=timedelta(days=7))
             atexit.register(dist.destroy_process_group)
-
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
 
     def broadcast(self, value: T) -> T:
         """The main process's value, in all processes."""

@@ -8,28 +8,38 @@ from typing import Any
 
 from yacs.config import CfgNode
 
+from ... import __version__
 from ...datasets.base import dataset_label, run_name
 from ...datasets.columns import parse_columns
 from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
+from ...datasets.utils.source import (
+    hash_files,
+    imported_files,
+    is_plugin,
+    plugin_source,
+    source_file,
+)
 from ...datasets.views import pipeline
 from ..config.build import dataset_file_of
 from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_info
-from ..vlm.numerics import Numerics, resolve_episodes, resolve_precision
+from ..vlm.numerics import Numerics, resolve_precision
 from ..vlm.openai import official_name
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
 from .record import AUTO, RunRecord, content_hash
-from .source import method_source
 
 # Settings that have a place of their own in the record, outside `method.settings`. Full names, or
 # prefixes that end in a dot.
 ELSEWHERE = ("SEED", "DATASET.", "INPUT.", "DATALOADER.", "MODEL.", "PROMPT.", "TEST.", "TTA.VIEWS",
              "TTA.AUGMIX", "TTA.RESET", "TTA.JACOBIAN", "TTA.EPISODES", "TRAINER.NAME",
              CLASS_TOKEN_POSITION)
+# The method's source: formulas count, the life cycle of runs holds none.
+FORMULAS = Path(__file__).resolve().parents[1] / "functional"
+LIFE_CYCLE = f"{__name__.partition('.trainers.')[0]}.trainers.base"
 # What the training of a prompt depends on besides the method's settings.
 OF_TRAINING = ("DATASET.NUM_SHOTS", "DATALOADER.TRAIN_X.BATCH_SIZE")
 
@@ -229,6 +239,30 @@ def method_section(
     return section
 
 
+def method_source(classes: Sequence[type]) -> dict[str, str]:
+    """The source of a method and of the terms that are added to it.
+
+    Args:
+        classes: The method's class and those of added regularisers.
+
+    Returns:
+        version: Of this package, to whose files `hash` belongs.
+        hash: Of the files of this package that define the classes, and of the formulas in
+            `trainers/functional` that these files import.
+        plugin: Of the files outside this package: those of the classes and the modules of their
+            own folders that they import. Empty for a built-in method.
+    """
+    built_in: set[Path] = set()
+    for method in classes:
+        for cls in method.__mro__:
+            if cls is object or is_plugin(cls) or cls.__module__ == LIFE_CYCLE:
+                continue
+            path = source_file(cls)
+            if path is not None:
+                built_in |= imported_files(path, FORMULAS)
+    return {"version": __version__, "hash": hash_files(built_in), "plugin": plugin_source(classes)}
+
+
 def is_elsewhere(key: str) -> bool:
     """Whether a setting has a place of its own in the record."""
     for name in ELSEWHERE:
@@ -277,7 +311,7 @@ def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> d
         "engine": numerics.engine,
         "tf32": numerics.tf32,  # pinned by `fixed_numerics`
         "part": cfg.TEST.PART,
-        "episodes": resolve_episodes(cfg.TTA.EPISODES, numerics.device),
+        "episodes": numerics.episodes,
     }
 
 

@@ -370,8 +370,9 @@ def hashes_of_files(
     Returns:
         For each file the hash of its content. That of results.json is the one of `results`.
     """
-    hashes = {name: file_hash(folder / name) for name in names}
-    hashes[RESULTS_FILE] = results_hash(results)
+    hashes = {RESULTS_FILE: results_hash(results)}
+    for name in names:
+        hashes[name] = file_hash(folder / name)
     return hashes
 
 

@@ -27,8 +27,8 @@ from ...datasets.utils.files import (
     write_arrays,
     write_json,
 )
+from ...datasets.utils.lock import FolderLock
 from .dist import Distributed
-from .lock import RunLock
 from .parts import Columns, concatenate
 from .record import (
     AUTO,
@@ -176,28 +176,38 @@ class RunDir:
         else:
             stack.callback(remove_if_empty, path)
         files.make_folder(path)
-        stack.enter_context(RunLock(path).held())
+        stack.enter_context(FolderLock(path).held())
         if asked.overwrite:
             self.remove_all()
             existing = set()
         stack.enter_context(self.removing_new_files(existing))
-        self.start(asked)
+        if existing:
+            self.resume_or_start(asked)
+        else:
+            self.start(asked)
 
-    def start(self, asked: AskedRun) -> None:
-        """Writes the record of a new run. A run that is continued keeps what it had decided."""
+    def resume_or_start(self, asked: AskedRun) -> None:
+        """Continues the run that the folder holds, with what it had decided, or starts again."""
         recorded = read_record(self.path / FILE_NAME)
-        if recorded is not None and self.has_parts:
+        if not self.has_parts:
+            self.remove_parts()
+            self.start(asked)
+        elif recorded is None:
+            logger.warning("%s is missing or damaged, so the run starts again",
+                           self.path / FILE_NAME)
+            self.remove_parts()
+            self.start(asked)
+        else:
             self.record = recorded.renamed(asked.record.names)
             if recorded.difference(asked.record, "resume"):
                 self.accept_changed_images(asked)
-            return
-        if self.has_parts:
-            logger.warning("%s is missing or damaged, so the run starts again",
-                           self.path / FILE_NAME)
-        self.remove_parts()
+
+    def start(self, asked: AskedRun) -> None:
+        """Writes the record of a new run and the list of its images."""
         self.record = asked.record
+        rows = listing_rows(asked.listing)
         write_json(self.path / FILE_NAME, self.record.to_json())
-        write_json(self.parts / LISTING, listing_rows(asked.listing))
+        write_json(self.parts / LISTING, rows)
 
     def accept_changed_images(self, asked: AskedRun) -> None:
         """Continues with images of which some have changed before they were predicted.
@@ -319,9 +329,9 @@ class RunDir:
 
     def cleanup(self) -> None:
         """Removes what a process that was killed at the end of a run left next to its results."""
-        if self.parts.exists() or RunLock(self.path).path.exists():
+        if self.parts.exists() or FolderLock(self.path).path.exists():
             # Not while its owner is just finishing it.
-            with suppress(UserError), RunLock(self.path).held():
+            with suppress(UserError), FolderLock(self.path).held():
                 self.remove_parts()
 
     def merge(

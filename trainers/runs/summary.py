@@ -16,7 +16,7 @@ from ..config.names import backbone_name, untuned_words
 from ..config.settings import setting_words
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
-from ..vlm.device import gpu_name
+from ..vlm.numerics import gpu_name
 from .record import value_label
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's

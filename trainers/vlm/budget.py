@@ -11,8 +11,8 @@ import torch
 from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.errors import UserError, out_of_memory
 from .backbone import Backbone
-from .device import free_unused_memory, is_gpu, total_memory
 from .generic_tower import GenericTower
+from .numerics import free_unused_memory, is_gpu, total_memory
 from .text_tower import TextTower
 
 logger = logging.getLogger(__name__)

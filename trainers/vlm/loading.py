@@ -11,8 +11,7 @@ import torch
 from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from . import openai
 from .backbone import Backbone
-from .device import pick_device
-from .numerics import fixed_numerics
+from .numerics import fixed_numerics, pick_device
 from .openai_clip import CLIP
 
 # Prefix of a name -> the module that loads such backbones. It has `load(name, device)`, which

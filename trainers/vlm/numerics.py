@@ -1,5 +1,8 @@
 """How the towers compute: device, precision, and the same numbers on any number of cores.
 
+Everything but a CPU is treated as a GPU, so that a test on any second device runs the same code.
+What only CUDA has is in a function of its own here.
+
 Torch's own threads share one sum, so its last bits depend on their number, which differs between
 `python` (all cores), `torchrun` (one per process) and the machine on which a run is continued. Here
 torch computes with one thread, and whole pieces, whose sizes do not depend on the number of cores,
@@ -9,16 +12,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from yacs.config import CfgNode
 
-from .device import DEVICE_TYPES, is_gpu, pick_device
+from ...datasets.utils.errors import ConfigError
 
 ENGINE = 1  # raised whenever a change of the code changes predictions
 
@@ -29,6 +34,9 @@ EPISODES_ON_GPU = 32
 
 # Of the two towers; losses, logits and the optimizer are always fp32.
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+# Other devices of torch lack operations that the methods need, or were never tried.
+DEVICE_TYPES = {"cpu", "cuda"}
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +50,18 @@ class Numerics:
 
     device: torch.device
     precision: str  # of the two towers: fp32, fp16 or bf16
+    episodes: int = EPISODES_ON_CPU  # images that are adapted at once
     tf32: bool = False  # whether fp32 products on a GPU may round to TF32; `fixed_numerics` sets it
     engine: int = ENGINE  # raised whenever a change of the code changes predictions
 
     @classmethod
     def from_settings(cls, cfg: CfgNode) -> Numerics:
         device = pick_device(cfg.DEVICE)
-        return cls(device, resolve_precision(cfg.MODEL.PREC, device))
+        return cls(
+            device=device,
+            precision=resolve_precision(cfg.MODEL.PREC, device),
+            episodes=resolve_episodes(cfg.TTA.EPISODES, device),
+        )
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
@@ -180,3 +193,115 @@ def worker_thread() -> Iterator[None]:
         yield
     finally:
         worker.active = before
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` is the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"DEVICE '{name}' is not known to torch: use auto, cpu or cuda") from error
+    if device.type not in DEVICE_TYPES:
+        raise ConfigError(f"DEVICE {name} is not supported: use auto, cpu or cuda")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(
+            f"DEVICE is {name}, but torch finds {count} CUDA devices: use DEVICE cpu, or auto"
+        )
+    return device
+
+
+def refuse_shared_gpu(device: torch.device, processes: int) -> None:
+    """Refuses a GPU by its number for a run of several processes, which would all use it."""
+    if processes > 1 and is_gpu(device) and device.index is not None:
+        raise ConfigError(f"DEVICE is {device} in each of {processes} processes: use DEVICE "
+                          f"{device.type}, with which each process takes a GPU of its own")
+
+
+def is_gpu(device: torch.device) -> bool:
+    return device.type != "cpu"
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until a GPU has done what was launched, so that a clock can be read."""
+    if is_gpu(device):
+        torch.get_device_module(device).synchronize(device)
+
+
+class Stopwatch:
+    """Measures how long a device works on what is launched between two moments.
+
+    A GPU works behind the host, so the host's clock would charge a task with what was launched
+    before it. Marks in the GPU's queue of work tell its own time, and nothing waits for them before
+    the seconds are asked for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Starts."""
+        self.device = device
+        self.started = self.mark()
+        self.stopped = self.started
+
+    def mark(self) -> Any:
+        if not is_gpu(self.device):
+            return time.perf_counter()
+        module = torch.get_device_module(self.device)
+        event = module.Event(enable_timing=True)
+        event.record(module.current_stream(self.device))
+        return event
+
+    def stop(self) -> None:
+        self.stopped = self.mark()
+
+    @property
+    def seconds(self) -> float:
+        """From start to stop. Waits until a GPU has got there."""
+        if not is_gpu(self.device):
+            return self.stopped - self.started
+        self.stopped.synchronize()
+        return self.started.elapsed_time(self.stopped) / 1000  # from milliseconds
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    if is_gpu(device):
+        torch.get_device_module(device).reset_peak_memory_stats(device)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """The most bytes that tensors of this process have used at once since `reset_peak_memory`.
+
+    None on a CPU.
+    """
+    if not is_gpu(device):
+        return None
+    return int(torch.get_device_module(device).max_memory_allocated(device))
+
+
+def total_memory(device: torch.device) -> int:
+    """The bytes of a GPU, used or not."""
+    _, total = torch.get_device_module(device).mem_get_info(device)
+    return int(total)
+
+
+def free_unused_memory() -> None:
+    """Returns blocks that torch holds but does not use to CUDA, so that others fit."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def gpu_name(device: torch.device) -> str:
+    """The product name of a GPU; "" for a CPU."""
+    if not is_gpu(device):
+        return ""
+    return str(torch.get_device_module(device).get_device_name(device))
+
+
+def pin(tensor: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor in memory from which CUDA copies without blocking; for other devices as it is.
+    """
+    if device.type == "cuda":
+        return tensor.pin_memory()
+    return tensor

@@ -24,8 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..functional.objectives import unit
-from .device import is_gpu
-from .numerics import autocast
+from .numerics import autocast, is_gpu
 from .tokenizer import ClassTokenPosition, reorder_tokens
 
 SAVED_NUMBERS = 22  # that autograd saves per token and layer, in units of the width

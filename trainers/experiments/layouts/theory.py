@@ -106,7 +106,7 @@ def adaptation(
     features = trainer.view_features()
     features.fill(trainer.dist)
     episodes = []
-    for batch in features.batches(chunks(trainer.data.indices, trainer.episodes)):
+    for batch in features.batches(chunks(trainer.data.indices, trainer.numerics.episodes)):
         episodes.append(episode(trainer, batch.views))
     zero_shot, mu, similarity, confidence = map(np.concatenate, zip(*episodes, strict=True))
     computed = Adaptation(
