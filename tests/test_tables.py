@@ -2,14 +2,14 @@
 import numpy as np
 import pytest
 from promptcal.trainers.report import published
-from promptcal.trainers.report.core import make_tests
+from promptcal.trainers.report.core import make_tests, report
 from promptcal.trainers.report.figures.select import lambda_points, prompt_errors, report_figures, step_panels
-from promptcal.trainers.report.layout import default_layout
+from promptcal.trainers.report.layout import Layout, TableSpec, default_layout
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.tables import results_table
 
-from made_runs import by_label, compared, entry, labels, make_benchmark, make_run
+from made_runs import by_label, compared, entry, labels, make_benchmark, make_run, measured_runs
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 NONE = PublishedOptions()
@@ -250,3 +250,27 @@ def test_the_same_images_under_two_names_count_once_in_averages(tmp_path):
     assert any(note == "UCF101 corrected and UCF101 have 100 images in common, with other labels or "
                "classes: averages and verdict count them once, as UCF101." for note in table.notes)
     assert "UCF101 100, EuroSAT 100" in verdict_of(main).basis
+
+
+def test_temperature_is_averaged_over_the_seeds_with_a_validation_run(tmp_path):
+    """A seed without one is scaled on the test images themselves, which is another measurement."""
+    for seed in (1, 2, 3):
+        make_run(tmp_path, "SoC", seed=seed)
+        if seed > 1:
+            make_run(tmp_path, "SoC", seed=seed, split="val", folder=f"val{seed}")
+    main, = compared(tmp_path)
+    table = results_table(main, "t", "", ["ece", "ece_temperature"], NONE)
+    cell = entry(table, "ECE + temperature", "SoC", "UCF101")
+    runs = [run for run in main.measured if run.run.trainer == "SoC" and run.seed > 1]
+    assert cell.seeds == 2 and entry(table, "ECE", "SoC", "UCF101").seeds == 3
+    assert cell.value == pytest.approx(np.mean([100 * run.value("ece_temperature") for run in runs]))
+    words = "Fitted on validation images: SoC on UCF101 (400 for 2 of 3 seeds, the others do not count)"
+    assert any(words in note for note in table.notes)
+
+
+def test_tables_of_two_backbones_have_names_of_their_own(tmp_path):
+    for backbone in ("ViT-L/14", "ViT-B/16"):
+        make_run(tmp_path / "runs", "SoC", backbone=backbone)
+    layout = Layout(tables=[TableSpec("results", "Results")], with_figures=False)
+    tables = report([], layout, tmp_path / "out", measured=measured_runs(tmp_path / "runs")).tables
+    assert [table.name for table in tables] == ["results", "results_2"]

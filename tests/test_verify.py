@@ -155,3 +155,13 @@ def test_the_readme_says_that_no_real_run_was_made_until_one_is_committed():
     for name in ("README.md", "trainers/README.md"):
         text = (PROJECT / name).read_text(encoding="utf-8")
         assert ("No run with real CLIP weights" in text) != committed, name
+
+
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+def test_plus_minus_is_explained_where_a_cell_has_it(tmp_path, seeds):
+    verification = Verification(finished_runs(
+        tmp_path, "verify", keep=lambda run: run.dataset == "dtd" and run.seed in seeds))
+    table = verification.tables()[-1]
+    spreads = [row.entries[0].spread for block in table.blocks for row in block.rows]
+    notes = " ".join(table.notes)
+    assert ("± " in " ".join(spreads)) == ("±: standard deviation over seeds." in notes) == (len(seeds) > 1)

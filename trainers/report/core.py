@@ -40,7 +40,7 @@ from .tables import results_table
 from .thumbnails import Thumbnails
 from .validation import ValidationRuns
 from .verdict import Verdict, judge
-from .write import write_figures, write_tables
+from .write import with_distinct_names, write_figures, write_tables
 
 SPLITS = ("test", "val")
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
@@ -123,7 +123,8 @@ def report(
         leading += choice_tables(
             measured.test, measured.validation, layout.choose, layout.choose_by
         )
-    tables = [finished_table(table, layout) for table in (*leading, *others)]
+    tables = with_distinct_names([*leading, *others])
+    tables = [finished_table(table, layout) for table in tables]
     write_tables(out, tables)
     figures, figure_notes = write_figures(out, all_figures(measured.test, grids, layout, additions))
     if additions.judge:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .measure import Measured
+from .measure import Measured, measured_alike
 from .metrics import METRICS, STD, find_metric
 from .table_model import Entry
 
@@ -27,6 +27,7 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
     if is_deviation(metric):
         return deviation_entry(cell, metric.removesuffix(STD))
     about = METRICS[metric]
+    cell = measured_alike(cell, metric)
     values = values_of(cell, metric)
     if values is None:
         missing = [measured for measured in cell if metric not in measured.metrics]
@@ -77,7 +78,7 @@ def are_ranked(cell: Sequence[Measured]) -> bool:
 
 def deviation_entry(cell: Sequence[Measured], metric: str) -> Entry | None:
     """The sample standard deviation over seeds, in the units of the metric."""
-    values = values_of(cell, metric)
+    values = values_of(measured_alike(cell, metric), metric)
     if values is None or len(values) < 2:
         return None
     return Entry(float(np.std(values, ddof=1)), 2, seeds=len(values))
@@ -124,9 +125,10 @@ def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[f
     """The average over data sets of each seed; None if they have other seeds, or no such metric."""
     if metric not in METRICS:
         return None
-    seeds = seeds_of(cells[0])
+    seeds = seeds_of(measured_alike(cells[0], metric))
     rows = []
-    for cell in cells:
+    for all_runs in cells:
+        cell = measured_alike(all_runs, metric)
         values = values_of(cell, metric)
         if values is None or seeds_of(cell) != seeds:
             return None

@@ -18,7 +18,7 @@ from ..functional.posthoc import cross_fit_temperature, fit_temperature, fixed_t
 from ..registry import method_info
 from ..runs.record import RunRecord
 from .load import FinishedRun
-from .metrics import METRICS, Samples, Top, metrics_of_scaled, point, posthoc_metrics
+from .metrics import METRICS, TEMPERATURE, Samples, Top, metrics_of_scaled, point, posthoc_metrics
 from .predictions import Predictions
 
 MISTAKES = 12  # kept per run
@@ -384,9 +384,23 @@ def add_costs(run: FinishedRun, metrics: dict[str, Interval]) -> None:
         metrics["device_memory"] = point(float(peak_bytes) / 1e9)
 
 
+def measured_alike(runs: Sequence[Measured], metric: str) -> list[Measured]:
+    """The runs of a cell whose metric was measured in the same way.
+
+    Temperature scaling may have been fitted on validation images for some seeds and cross-fitted on
+    the test images for others. Then those with validation images count.
+    """
+    if metric == TEMPERATURE:
+        with_validation = [measured for measured in runs if measured.temperature_from > 0]
+        if with_validation:
+            return with_validation
+    return list(runs)
+
+
 def mean_over_seeds(runs: Sequence[Measured], metric: str) -> float:
-    """In fractions."""
-    return float(np.mean([measured.value(metric) for measured in runs]))
+    """The mean of a metric over the runs of a cell that measured it alike, in fractions."""
+    values = [measured.value(metric) for measured in measured_alike(runs, metric)]
+    return float(np.mean(values))
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:

@@ -28,6 +28,7 @@ from .predictions import Predictions
 
 SURE = 0.8  # confidence above which selective accuracy is shown
 COVERAGE = 0.8  # share of the images at which risk is shown
+TEMPERATURE = "ece_temperature"  # the one metric that validation images take part in
 STD = "_std"  # after a metric's name: its standard deviation over seeds
 
 
@@ -242,7 +243,7 @@ METRICS: dict[str, Metric] = {
     "aurc": Metric("AURC", measured=aurc, of_top_class=True),
     "smooth_ece": Metric("Smooth ECE", smooth_ece, of_top_class=True),
     "ece_sals": Metric("ECE + SaLS", with_sals),
-    "ece_temperature": Metric("ECE + temperature†", with_temperature),
+    TEMPERATURE: Metric("ECE + temperature†", with_temperature),
     "ece_cots": Metric("ECE + CoTS"),
     "ece_ecots": Metric("ECE + E-CoTS"),
     "accuracy_ecots": Metric("Accuracy + E-CoTS", higher_is_better=True),

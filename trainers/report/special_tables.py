@@ -17,7 +17,7 @@ from .figures.data import pair_errors_of, point
 from .grid import Grid, Row
 from .marks import Entries, mark_best
 from .measure import ALPHA, Measured
-from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE
+from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE, TEMPERATURE
 from .sentences import images_fact
 from .table_model import Entry, RowBlock, Table, TableRow, fact_sentences
 from .tables import entries_of, temperature_note
@@ -38,7 +38,7 @@ DECISIONS = (
 )
 CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ace", "mce",
                "classwise_ece")
-POSTHOC_TABLE = ("ece_sals", "ece_temperature")
+POSTHOC_TABLE = ("ece_sals", TEMPERATURE)
 SCORES = ("brier", "nll")
 
 DECISION_NOTE = (
@@ -98,7 +98,7 @@ def single_run_table(
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
     facts = [counted(grid.bins, "bin"), *interval_facts(blocks)]
     words = [fact_sentences(facts), *notes]
-    if "ece_temperature" in present:
+    if TEMPERATURE in present:
         words.append(temperature_note(grid))
     if set(present) & set(OF_UNEQUAL_CLASSES):
         words.append(UNEQUAL_NOTE)

@@ -9,8 +9,8 @@ from .entries import average_entry, cell_entry
 from .grid import Column, Grid, Row
 from .grid_notes import seeds_words, stream_words
 from .marks import Entries, add_differences, compares_within_settings, mark_best, tuned_rows
-from .measure import Measured, mean_over_seeds
-from .metrics import POSTHOC, find_metric
+from .measure import Measured, mean_over_seeds, measured_alike
+from .metrics import POSTHOC, TEMPERATURE, find_metric
 from .published_rows import PublishedOptions, add_published_rows, published_note
 from .sentences import images_fact, is_untuned_prompt, joined_with_or, listed
 from .table_model import Entry, RowBlock, Table, TableRow, fact_sentences
@@ -198,7 +198,7 @@ def spread_facts(
 def metric_notes(grid: Grid, metrics: Sequence[str]) -> list[str]:
     """What some metrics mean."""
     notes = []
-    if "ece_temperature" in metrics:
+    if TEMPERATURE in metrics:
         notes.append(temperature_note(grid))
     if set(POSTHOC) & set(metrics):
         notes.append(POSTHOC_NOTE)
@@ -229,11 +229,12 @@ def temperature_note(grid: Grid) -> str:
         if counts:
             words = ", ".join(f"{count:,}" for count in sorted(set(counts)))
             if len(counts) < len(cell):
-                words += f" for {len(counts)} of {len(cell)} seeds"
+                words += f" for {len(counts)} of {len(cell)} seeds, the others do not count"
             fitted.append(f"{where} ({words})")
-        if all("ece_temperature" in measured.metrics for measured in cell):
-            before = f"{100 * mean_over_seeds(cell, 'ece'):.1f}"
-            after = f"{100 * mean_over_seeds(cell, 'ece_temperature'):.1f}"
+        scaled = measured_alike(cell, TEMPERATURE)
+        if all(TEMPERATURE in measured.metrics for measured in scaled):
+            before = f"{100 * mean_over_seeds(scaled, 'ece'):.1f}"
+            after = f"{100 * mean_over_seeds(scaled, TEMPERATURE):.1f}"
             if float(after) > float(before):
                 raised.append(f"{where} ({before} → {after})")
     note = TEMPERATURE_NOTE

@@ -85,9 +85,23 @@ def with_free_name(figure: NamedFigure, drawn: Sequence[NamedFigure]) -> NamedFi
     Figures of an experiment with several backbones have equal names.
     """
     names = [other.name for other in drawn]
-    name = figure.name
+    return replace(figure, name=free_name(figure.name, names))
+
+
+def with_distinct_names(tables: Sequence[Table]) -> list[Table]:
+    """The tables; those of an experiment with several backbones get a number after their name."""
+    named: list[Table] = []
+    for table in tables:
+        names = [other.name for other in named]
+        named.append(replace(table, name=free_name(table.name, names)))
+    return named
+
+
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """A name; with the first number after it that makes it another one, if it is taken."""
+    free = name
     number = 1
-    while name in names:
+    while free in taken:
         number += 1
-        name = f"{figure.name}_{number}"
-    return replace(figure, name=name)
+        free = f"{name}_{number}"
+    return free

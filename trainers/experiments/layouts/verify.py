@@ -23,6 +23,7 @@ from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.sentences import listed
 from ...report.table_model import Entry, RowBlock, Table, TableRow, text_entry
+from ...report.tables import entries_of
 from ...report.verdict import Verdict
 from ...runs.record import RunRecord
 from ...vlm.openai import SMALL
@@ -167,17 +168,27 @@ class Verification:
         backbones = ", ".join(grid.backbone for grid in self.grids)
         title = f"{self.finished.experiment.title}, {backbones}"
         name = self.finished.experiment.name
-        tables = [Table(name, title, columns, list(blocks.values()), self.notes(sources))]
+        notes = self.notes(sources, list(blocks.values()))
+        tables = [Table(name, title, columns, list(blocks.values()), notes)]
         if self.reruns:
             tables.insert(0, reruns_table(self.reruns, f"{name}_logs", backbones))
         return tables
 
-    def notes(self, sources: Sequence[str]) -> list[str]:
+    def notes(self, sources: Sequence[str], blocks: Sequence[RowBlock]) -> list[str]:
+        """The sentences below the table of checks.
+
+        Args:
+            sources: Whose figures the table shows.
+            blocks: Of the table.
+        """
+        spread = ""
+        if any(entry.spread.startswith("±") for entry in entries_of(blocks)):
+            spread = "±: standard deviation over seeds. "
         notes = [
             self.summary(),
             rule(self.checks),
-            "Difference: from the nearest published figure, in points. ±: standard deviation over "
-            "seeds. May explain it: from what differs and what agrees, not tested here.",
+            f"Difference: from the nearest published figure, in points. {spread}May explain it: "
+            "from what differs and what agrees, not tested here.",
         ]
         used: set[str] = set()
         for reasons in self.reasons:
