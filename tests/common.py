@@ -17,8 +17,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from promptcal.datasets.utils import cli
+from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.report import tensorboard_figures
 from promptcal.trainers.report.figures import style
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.openai_clip import CLIP
 
@@ -198,6 +200,27 @@ def run_tool(name: str, *args: object, **env: str) -> Done:
         except SystemExit as end:  # argparse's own
             status = end.code
     return Done(status or 0, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def run_method(clip_file: Path, image_folder: Path) -> Callable[..., dict[str, np.ndarray]]:
+    """Runs a method on the image folder with the tiny CLIP, without a command.
+
+    The function takes the method, the run folder and settings; it returns the predictions.
+    """
+    def run(method: str, folder: Path, *settings: object) -> dict[str, np.ndarray]:
+        cfg = build_cfg(method, "configs/datasets/image_folder.yaml", opts=[
+            "DATASET.ROOT", image_folder,
+            "MODEL.BACKBONE.NAME", clip_file,
+            "OUTPUT_DIR", folder,
+            "DATALOADER.NUM_WORKERS", 0,
+            "TTA.VIEWS", 10,
+            *settings,
+        ])
+        build_trainer(cfg).run()
+        return read_predictions(folder)
+
+    return run
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.utils.errors import ConfigError, DataError, UnknownNameError
 
-from data_roots import IMAGE_DIRS, build, entries, write_split
+from data_roots import IMAGE_DIRS, WNIDS, build, entries, write_split
+from file_server import names
 
-DEAD_PROXY = "http://127.0.0.1:9"  # nothing listens there: every download fails at once
 DTD = "DescribableTextures"
 
 
@@ -21,18 +21,19 @@ def textures(tmp_path):
     return tmp_path
 
 
-def refusing(monkeypatch, path, *calls):
-    """The system refuses `path` and what is below it, as for a user without permission; tests may
-    run as root."""
-    for name in calls:
-        real = getattr(os, name)
+def refuse(monkeypatch, path, name):
+    """The system refuses `path` and what is below it, as for a user without permission.
 
-        def call(given=".", *args, real=real, **options):
-            if str(given) == str(path) or str(given).startswith(f"{path}{os.sep}"):
-                raise PermissionError(13, "Permission denied", str(given))
-            return real(given, *args, **options)
+    Permissions themselves have no effect where the tests run as root.
+    """
+    real = getattr(os, name)
 
-        monkeypatch.setattr(os, name, call)
+    def call(target=".", *args, **options):
+        if str(target) == str(path) or str(target).startswith(f"{path}{os.sep}"):
+            raise PermissionError(13, "Permission denied", str(target))
+        return real(target, *args, **options)
+
+    monkeypatch.setattr(os, name, call)
 
 
 def test_names_are_registered_once_and_unknown_ones_get_the_nearest():
@@ -69,16 +70,14 @@ def test_wrong_roots_are_explained(textures, monkeypatch):
         build_dataset(DTD, textures)
 
 
-def test_a_missing_split_file_is_explained_with_id_and_folder(textures, monkeypatch):
-    for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.setenv(name, DEAD_PROXY)
+def test_a_missing_split_file_is_explained_with_id_and_folder(textures, no_internet):
     (textures / "dtd" / "split_zhou_DescribableTextures.json").unlink()
     with pytest.raises(DataError, match="is missing and could not be downloaded") as caught:
         build_dataset(DTD, textures)
-    assert "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x" in str(caught.value) and "\n" not in str(caught.value)
-    assert f"save it as split_zhou_DescribableTextures.json in {textures / 'dtd'}" in str(caught.value)
-    # No partial file.
-    assert sorted(path.name for path in (textures / "dtd").iterdir()) == ["images"]
+    message = str(caught.value)
+    assert "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x" in message and "\n" not in message
+    assert f"save it as split_zhou_DescribableTextures.json in {textures / 'dtd'}" in message
+    assert names(textures / "dtd") == ["images"]  # no partial file
 
 
 def test_aircraft_lists(tmp_path):
@@ -103,9 +102,14 @@ NOT_ENTRIES = r"test has entries that are not \[path, label, class name\]: "
 
 
 @pytest.mark.parametrize(("entry", "message"), [
-    *((entry, NOT_ENTRIES) for entry in (
-        ["a.jpg", 0], ["a.jpg", "0", "banded"], ["a.jpg", -1, "banded"], ["a.jpg", True, "banded"], ["a.jpg", 0, " "],
-        ["", 0, "banded"], "a.jpg", None)),
+    (["a.jpg", 0], NOT_ENTRIES),
+    (["a.jpg", "0", "banded"], NOT_ENTRIES),
+    (["a.jpg", -1, "banded"], NOT_ENTRIES),
+    (["a.jpg", True, "banded"], NOT_ENTRIES),
+    (["a.jpg", 0, " "], NOT_ENTRIES),
+    (["", 0, "banded"], NOT_ENTRIES),
+    ("a.jpg", NOT_ENTRIES),
+    (None, NOT_ENTRIES),
     (["a.jpg", 4, "x"], r"gaps in its labels: no image of label 3$"),
     (["a.jpg", 0, "striped"], "a.jpg calls label 0 'striped', elsewhere it is 'banded'"),
     (["banded/image_0001.jpg", 0, "banded"], "lists images twice: .*banded/image_0001.jpg"),
@@ -132,32 +136,37 @@ def test_missing_images_are_named_five_at_most(tmp_path):
 
 
 def test_each_test_file_is_looked_at_once(textures, monkeypatch):
-    looked = []
+    """Only when the fingerprint is made, not when the lists are read."""
+    looked_at = []
 
     def counting(call):
         def look(path, *args, **options):
-            looked.append(str(path))
+            if str(path).endswith(".jpg"):
+                looked_at.append(str(path))
             return call(path, *args, **options)
         return look
 
     for name in ("stat", "lstat"):
         monkeypatch.setattr(os, name, counting(getattr(os, name)))
     dataset = build_dataset(DTD, textures)
-    assert not any(path.endswith(".jpg") for path in looked)
+    assert looked_at == []
     fingerprint(dataset, dataset.test)
-    assert [path for path in looked if path.endswith(".jpg")] == [item.impath for item in dataset.test]
+    assert looked_at == [item.impath for item in dataset.test]
 
 
 def test_fingerprint_does_not_depend_on_the_root(textures, tmp_path_factory, monkeypatch):
-    other = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(textures, other, dirs_exist_ok=True)
+    copy = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(textures, copy, dirs_exist_ok=True)
     monkeypatch.chdir(textures)
-    here, first, second = (build_dataset(DTD, root) for root in (".", textures, other))
-    assert fingerprint(here, here.test) == fingerprint(first, first.test) == fingerprint(second, second.test)
-    assert here.test_hash == first.test_hash == second.test_hash
-    with (other / "dtd" / "images" / "banded" / "image_0001.jpg").open("ab") as file:
+    first = build_dataset(DTD, textures)
+    expected = fingerprint(first, first.test)
+    for root in (".", copy):
+        dataset = build_dataset(DTD, root)
+        assert fingerprint(dataset, dataset.test) == expected
+        assert dataset.test_hash == first.test_hash
+    with (copy / "dtd" / "images" / "banded" / "image_0001.jpg").open("ab") as file:
         file.write(b"more")
-    assert fingerprint(first, first.test) != fingerprint(second, second.test)
+    assert fingerprint(dataset, dataset.test) != expected
 
 
 @pytest.mark.posix
@@ -165,12 +174,15 @@ def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
     build(DTD, tmp_path)
     build("ImageNetA", tmp_path)
     build("ImageNet", tmp_path)
-    lists = tmp_path / "dtd" / "split_zhou_DescribableTextures.json", tmp_path / "imagenet" / "classnames.txt"
-    classes = sorted(path for path in (tmp_path / IMAGE_DIRS["ImageNetA"]).iterdir() if path.is_dir())
-    for name, path, call in ((DTD, tmp_path / "dtd", "stat"), (DTD, lists[0], "open"), ("ImageNet", lists[1], "open"),
-                             ("ImageNetA", classes[0], "listdir")):
+    for name, place, call in (
+        (DTD, "dtd", "stat"),
+        (DTD, "dtd/split_zhou_DescribableTextures.json", "open"),
+        ("ImageNet", "imagenet/classnames.txt", "open"),
+        ("ImageNetA", f"{IMAGE_DIRS['ImageNetA']}/{next(iter(WNIDS))}", "listdir"),
+    ):
+        path = tmp_path / place
         with monkeypatch.context() as patch:
-            refusing(patch, path, call)
+            refuse(patch, path, call)
             with pytest.raises(DataError, match=rf"^cannot read {path}: Permission denied$"):
                 build_dataset(name, tmp_path)
     folder = tmp_path / "dtd" / "images" / "banded"
@@ -184,8 +196,10 @@ def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.posix
 @pytest.mark.parametrize(("name", "file"), [
-    (DTD, "dtd/split_zhou_DescribableTextures.json"), ("ImageNet", "imagenet/classnames.txt"),
-    ("FGVCAircraft", "fgvc_aircraft/variants.txt"), ("FGVCAircraft", "fgvc_aircraft/images_variant_train.txt"),
+    (DTD, "dtd/split_zhou_DescribableTextures.json"),
+    ("ImageNet", "imagenet/classnames.txt"),
+    ("FGVCAircraft", "fgvc_aircraft/variants.txt"),
+    ("FGVCAircraft", "fgvc_aircraft/images_variant_train.txt"),
 ])
 def test_pipes_and_devices_as_lists(name, file, tmp_path):
     build(name, tmp_path)

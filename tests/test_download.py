@@ -1,9 +1,8 @@
-"""Data sets installed below a data root: from archives made here, a local server, and hosts that are gone."""
+"""Data sets installed below a data root: from archives, from a local server, and without a network."""
 import dataclasses
 import hashlib
 import json
 import logging
-import os
 import resource
 import shutil
 import subprocess
@@ -14,7 +13,13 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets import build_dataset
-from promptcal.datasets.download.install import COOP_PROMPTS, download_coop, download_dataset, install, manual_steps
+from promptcal.datasets.download.install import (
+    COOP_PROMPTS,
+    download_coop,
+    download_dataset,
+    install,
+    manual_steps,
+)
 from promptcal.datasets.file_dataset import file_datasets
 from promptcal.tools import download
 
@@ -31,19 +36,25 @@ def all_messages(caplog):
     caplog.set_level(logging.INFO)
 
 
-@pytest.mark.parametrize("name", [name for name in IMAGE_DIRS if name != "ImageNet"])
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", sorted(IMAGE_DIRS.keys() - {"ImageNet"}))
 def test_installed_as_the_reader_expects(name, tmp_path, monkeypatch, caplog):
     cls, archives = hosted(name, tmp_path, monkeypatch)
-    before = {path: path.stat().st_mtime_ns for path in archives.iterdir()}
+    before = contents(archives)
     root = tmp_path / "root"
     assert download_dataset(cls, root, str(archives))
     assert f"{cls.key()}: ready, " in caplog.text
     assert len(build_dataset(name, root).test) >= 4
     assert names(root) == [cls.folder]  # no work folder is left
-    assert before == {path: path.stat().st_mtime_ns for path in archives.iterdir()}  # a mirror is not changed
+    assert contents(archives) == before  # a mirror is not changed
     caplog.clear()
     assert download_dataset(cls, root, "")
-    assert f"{cls.key()}: already there, " in caplog.text and f" classes in {root / cls.folder}" in caplog.text
+    assert f"{cls.key()}: already there, " in caplog.text
+    assert f" classes in {root / cls.folder}" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "fault"), [
@@ -76,20 +87,25 @@ def test_from_a_server(tmp_path, monkeypatch, caplog):
     """Interrupted and resumed; damaged and downloaded again; then only what is missing."""
     cls, archives = hosted("UCF101", tmp_path, monkeypatch)
     root = tmp_path / "root"
-    archive, split = "UCF-101-midframes.zip", "split_zhou_UCF101.json"
-    whole = (archives / archive).read_bytes()
+    archive = "UCF-101-midframes.zip"
+    split = "split_zhou_UCF101.json"
+    archive_bytes = (archives / archive).read_bytes()
     with serving() as server:
-        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
-        server.files[archive] = whole[:-50]
+        server.files = contents(archives)
+        server.files[archive] = archive_bytes[:-50]
         assert not download_dataset(cls, root, server.address)
         assert f"{archive} is damaged" in caplog.text and names(root) == ["ucf101"]
-        checksum = f"sha256:{hashlib.sha256(whole).hexdigest()}"
-        monkeypatch.setattr(cls, "archives", (dataclasses.replace(cls.archives[0], checksum=checksum),))
-        server.files[archive], server.cut = whole, 3000
+
+        checksum = f"sha256:{hashlib.sha256(archive_bytes).hexdigest()}"
+        source = dataclasses.replace(cls.archives[0], checksum=checksum)
+        monkeypatch.setattr(cls, "archives", (source,))
+        server.files[archive] = archive_bytes
+        server.cut = 3000
         assert not download_dataset(cls, root, server.address)
         assert "run again to continue" in caplog.text
         assert not (root / "ucf101" / "UCF-101-midframes").exists()
         assert (root / ".downloads" / f"{archive}.part").stat().st_size == 3000
+
         server.cut = None
         assert download_dataset(cls, root, server.address)
         assert (archive, "bytes=3000-") in server.requests and names(root) == ["ucf101"]
@@ -101,8 +117,10 @@ def test_from_a_server(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("content", [
-    tar_bytes(FILES, mode="w:gz")[:-400], b"<!DOCTYPE html><html><title>Google Drive - Quota exceeded</title></html>",
-    tar_bytes({"somewhere/else": b""}), tar_bytes({}, [special("dtd/images", tarfile.SYMTYPE, "/etc")]),
+    tar_bytes(FILES, mode="w:gz")[:-400],
+    b"<!DOCTYPE html><html><title>Google Drive - Quota exceeded</title></html>",
+    tar_bytes({"somewhere/else": b""}),
+    tar_bytes({}, [special("dtd/images", tarfile.SYMTYPE, "/etc")]),
 ], ids=["truncated", "quota page", "other content", "link out"])
 def test_bad_archives_leave_the_root_clean(content, tmp_path, monkeypatch, caplog):
     cls, archives = hosted("DescribableTextures", tmp_path, monkeypatch)
@@ -110,8 +128,8 @@ def test_bad_archives_leave_the_root_clean(content, tmp_path, monkeypatch, caplo
     root = tmp_path / "root"
     assert not download_dataset(cls, root, str(archives))
     assert "error: dtd: " in caplog.text and "By hand:" in caplog.text
-    assert [str(path.relative_to(root)) for path in root.rglob("*.*")] == ["dtd/split_zhou_DescribableTextures.json"]
     assert names(root) == ["dtd"]
+    assert names(root / "dtd") == ["split_zhou_DescribableTextures.json"]
 
 
 @pytest.mark.parametrize("name", ["DescribableTextures", "UCF101"], ids=["tar", "tar under the name of a zip"])
@@ -136,7 +154,7 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
 
     with serving() as server:
-        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
+        server.files = contents(archives)
         result = run_download("ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit)
     assert result.returncode == 1
     assert f"error: ucf101: cannot write to {root}: File too large; fix this and run again" in result.stderr
@@ -149,19 +167,25 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
 
 def test_two_downloads_at_once_lose_nothing(tmp_path):
     """A set that takes a while to unpack, twice at the same moment."""
-    rows = [[f"Archery/{number}.jpg", 0, "Archery"] for number in range(1500)]
-    archives, root = tmp_path / "archives", tmp_path / "root"
+    root = tmp_path / "root"
+    archives = tmp_path / "archives"
     archives.mkdir()
+    rows = []
     with zipfile.ZipFile(archives / "UCF-101-midframes.zip", "w") as zipped:
-        for path, _, _ in rows:
-            zipped.writestr(f"UCF-101-midframes/{path}", b"x" * 2000)
-    (archives / "split_zhou_UCF101.json").write_text(json.dumps({"train": [], "val": [], "test": rows}))
-    both = [subprocess.Popen([sys.executable, str(TOOL), "ucf101", "--root", str(root), "--mirror", str(archives)],
-                             stderr=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)]
-    printed = [process.communicate(timeout=120)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], printed
-    assert all("1,500 test images of 1 class" in text for text in printed), printed
-    assert len(names(root / "ucf101" / "UCF-101-midframes" / "Archery")) == 1500 and names(root) == ["ucf101"]
+        for number in range(1500):
+            rows.append([f"Archery/{number}.jpg", 0, "Archery"])
+            zipped.writestr(f"UCF-101-midframes/Archery/{number}.jpg", b"x" * 2000)
+    splits = {"train": [], "val": [], "test": rows}
+    (archives / "split_zhou_UCF101.json").write_text(json.dumps(splits))
+    command = [sys.executable, TOOL, "ucf101", "--root", root, "--mirror", archives]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for process in (first, second):
+        _, messages = process.communicate(timeout=120)
+        assert process.returncode == 0, messages
+        assert "1,500 test images of 1 class" in messages
+    assert len(names(root / "ucf101" / "UCF-101-midframes" / "Archery")) == 1500
+    assert names(root) == ["ucf101"]
 
 
 def test_an_interrupted_installation_is_finished(tmp_path, monkeypatch):
@@ -181,7 +205,8 @@ def test_coop_prompts(tmp_path, caplog):
         zipped.writestr(prompt, b"weights")
     root = tmp_path / "root"
     assert not download_coop(root)
-    assert "https://drive.google.com/file/d/18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF/view" in caplog.text and not root.exists()
+    assert "https://drive.google.com/file/d/18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF/view" in caplog.text
+    assert not root.exists()
     assert download_coop(root, str(tmp_path))
     assert (root / "coop" / prompt).read_bytes() == b"weights"
     assert f"coop: ready in {root / 'coop'}: give a prompt" in caplog.text
@@ -209,14 +234,17 @@ def test_command_line(tmp_path, monkeypatch):
     shutil.rmtree(folder)
     folder.symlink_to(folder)
     with serving() as server:
-        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
-        result = run_download("UCF101", "dtd", "eurosat", "imagenet", "stanford_cars", "sun397", "imagenet_a", "coop",
-                              "--root", root, "--mirror", server.address)
+        server.files = contents(archives)
+        result = run_download(
+            "UCF101", "dtd", "eurosat", "imagenet", "stanford_cars", "sun397", "imagenet_a", "coop",
+            "--root", root, "--mirror", server.address)
     assert result.returncode == 1 and "Traceback" not in result.stderr
-    for expected in ("ucf101: ready, 6 test images of 3 classes", "eurosat: already there, 20 test images",
-                     f"error: dtd: cannot read {folder}", "Too many levels of symbolic links",
-                     "image-net.org", "ILSVRC2012_img_val.tar", "cars_train.tgz", "SUN397.tar.gz",
-                     "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT", "18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
-                     f"{root}/imagenet/images/val/n01440764", "imagenet-a.tar"):
+    for expected in (
+        "ucf101: ready, 6 test images of 3 classes", "eurosat: already there, 20 test images",
+        f"error: dtd: cannot read {folder}", "Too many levels of symbolic links",
+        "image-net.org", "ILSVRC2012_img_val.tar", "cars_train.tgz", "SUN397.tar.gz",
+        "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT", "18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
+        f"{root}/imagenet/images/val/n01440764", "imagenet-a.tar",
+    ):
         assert expected in result.stderr
     assert names(root) == ["dtd", "eurosat", "ucf101"]

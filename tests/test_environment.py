@@ -57,7 +57,7 @@ def set_up(checkout: Path, what: str) -> subprocess.CompletedProcess:
         command, cwd=checkout, capture_output=True, text=True, env={"PATH": path}, timeout=60)
 
 
-def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(checkout: Path):
+def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(checkout):
     first = set_up(checkout, "demo")
     assert first.returncode == 0, first
     assert first.stdout.splitlines()[-2:] == ["Environment ready.", "done"]
@@ -69,7 +69,7 @@ def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(checkout: Pa
     assert (checkout / "calls").read_text().split() == [".", ".[dev]"]
 
 
-def test_the_tests_alone_install_everything_at_once(checkout: Path):
+def test_the_tests_alone_install_everything_at_once(checkout):
     assert "Environment ready." in set_up(checkout, "tests").stdout
     assert set_up(checkout, "demo").stdout == "done\n"
     assert (checkout / "calls").read_text().split() == [".[dev]"]
@@ -81,9 +81,7 @@ def test_the_tests_alone_install_everything_at_once(checkout: Path):
     ("pyproject.toml", "promptcal.tools.command:run", "promptcal.tools.command:main"),
     ("setup.py", "PARTS", "FOLDERS"),
 ])
-def test_a_change_of_what_is_installed_is_noticed(
-    checkout: Path, name: str, before: str, after: str,
-):
+def test_a_change_of_what_is_installed_is_noticed(checkout, name, before, after):
     set_up(checkout, "tests")
     text = (checkout / name).read_text()
     assert before in text
@@ -97,7 +95,7 @@ def test_a_change_of_what_is_installed_is_noticed(
     ("--durations=10", "--durations=20"),
     ("# CVE-2025-32434", "# safe loading"),
 ])
-def test_a_change_of_other_settings_installs_nothing(checkout: Path, before: str, after: str):
+def test_a_change_of_other_settings_installs_nothing(checkout, before, after):
     set_up(checkout, "tests")
     file = checkout / "pyproject.toml"
     assert before in file.read_text()
@@ -105,14 +103,14 @@ def test_a_change_of_other_settings_installs_nothing(checkout: Path, before: str
     assert set_up(checkout, "tests").stdout == "done\n"
 
 
-def test_an_environment_without_python_is_made_again(checkout: Path):
+def test_an_environment_without_python_is_made_again(checkout):
     set_up(checkout, "tests")
     (checkout / ".venv" / "bin" / "python").unlink()
     assert "Environment ready." in set_up(checkout, "tests").stdout
 
 
 @pytest.mark.parametrize("fault", ["offline", "impossible"])
-def test_a_failure_is_one_line(checkout: Path, fault: str):
+def test_a_failure_is_one_line(checkout, fault):
     (checkout / fault).touch()
     done = set_up(checkout, "demo")
     assert done.returncode == 1 and "done" not in done.stdout
@@ -140,7 +138,7 @@ def python(*args: object, cwd: Path) -> str:
 
 
 @pytest.mark.posix
-def test_promptcal_is_a_regular_package_wherever_python_starts(clone: Path):
+def test_promptcal_is_a_regular_package_wherever_python_starts(clone):
     """The clone's parent has a folder `promptcal`, the clone, which is not the package."""
     code = ("import promptcal; from promptcal import datasets; "
             "print(promptcal.__version__, datasets.__file__)")
@@ -149,7 +147,7 @@ def test_promptcal_is_a_regular_package_wherever_python_starts(clone: Path):
     assert Path(file).samefile(PROJECT / "datasets" / "__init__.py")
 
 
-def test_a_folder_beside_a_script_does_not_shadow_the_package(tmp_path: Path):
+def test_a_folder_beside_a_script_does_not_shadow_the_package(tmp_path):
     (tmp_path / "promptcal").mkdir()
     code = "import promptcal.trainers; print(promptcal.trainers.__file__)"
     (tmp_path / "script.py").write_text(code)
@@ -158,7 +156,7 @@ def test_a_folder_beside_a_script_does_not_shadow_the_package(tmp_path: Path):
 
 
 @pytest.mark.posix
-def test_a_script_runs_the_code_of_its_own_clone(clone: Path):
+def test_a_script_runs_the_code_of_its_own_clone(clone):
     """Also in the environment of another clone."""
     assert "the other clone" in python(clone / "tools" / "train.py", "--help", cwd=PROJECT)
     assert "the other clone" not in python(PROJECT / "tools" / "train.py", "--help", cwd=clone)

@@ -37,7 +37,7 @@ def model(request):
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("method", reference.LAMBDA)
-def test_predictions_equal_the_reference(model, method: str, steps: int):
+def test_predictions_equal_the_reference(model, method, steps):
     views = make_views()
     adapted = adapt(method, model, NAMES, views, opts=["TTA.STEPS", steps])
     for b, image in enumerate(views):
@@ -75,7 +75,7 @@ def assert_same_context(ours: torch.Tensor, slow: reference.Episode) -> None:
 
 
 @pytest.mark.parametrize("method", ["TPT", "CTPT", "OTPT", "SoC"])
-def test_gradients_equal_the_reference(model, method: str):
+def test_gradients_equal_the_reference(model, method):
     trainer, images = make_trainer(method, model), make_views()
     views = encode_views(OpenAIBackbone(model), images)
     logits = class_logits(views, trainer.clip.text, trainer.clip.scale)
@@ -101,7 +101,7 @@ def test_live_scale_is_the_printed_loss_by_autograd(clip_model):
 
 
 @pytest.mark.parametrize("names, vanishes", [(NAMES[:2], True), (["cat"], True), (NAMES, False)])
-def test_soc_warns_where_its_term_vanishes(clip_model, caplog, names: list[str], vanishes: bool):
+def test_soc_warns_where_its_term_vanishes(clip_model, caplog, names, vanishes):
     assert make_trainer("SoC", clip_model, names=names).clip.classnames == names
     assert sum("SoC equals TPT" in line for line in caplog.messages) == vanishes
     if vanishes:
@@ -128,7 +128,7 @@ def test_order_and_batch_of_images_change_nothing(clip_model):
     ("SoC", 4, [], r"TTA.SELECT is 0.1; it must be at least 0.25 to keep one of 4 views"),
     ("SoCC", 20, [], "Did you mean 'SoC'"),
 ])
-def test_settings_that_do_not_fit_are_refused(clip_model, method: str, views: int, opts: list, message: str):
+def test_settings_that_do_not_fit_are_refused(clip_model, method, views, opts, message):
     with pytest.raises(ConfigError, match=message):
         adapt(method, clip_model, NAMES, make_views(views=views), opts=opts)
 

@@ -53,7 +53,7 @@ def evaluate(image_folder: Path, clip_file: Path):
     return run
 
 
-def test_it_is_the_run_of_the_command(evaluate, train, tmp_path: Path):
+def test_it_is_the_run_of_the_command(evaluate, train, tmp_path):
     result = evaluate(output=tmp_path / "here")
     assert train("SoC", *FEW_VIEWS).returncode == 0
     theirs = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -75,7 +75,7 @@ def test_print_is_five_lines(evaluate):
         assert "not kept" in lines[4]
 
 
-def test_a_kept_run_is_not_computed_again(evaluate, tmp_path: Path, monkeypatch):
+def test_a_kept_run_is_not_computed_again(evaluate, tmp_path, monkeypatch):
     first = evaluate(output=tmp_path / "kept")
     monkeypatch.setattr(TPT, "adapt", lambda *_: pytest.fail("computed again"))
     again = evaluate("SOC", output=tmp_path / "kept")
@@ -84,7 +84,7 @@ def test_a_kept_run_is_not_computed_again(evaluate, tmp_path: Path, monkeypatch)
         evaluate(output=tmp_path / "kept", opts=[*FEW_VIEWS, "TTA.STEPS", 2])
 
 
-def test_an_interrupted_run_continues(evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_run_continues(evaluate, tmp_path, monkeypatch):
     opts = [*FEW_VIEWS, "TEST.PART", 4, "TTA.EPISODES", 4]
     calls = []
     real = TPT.adapt
@@ -103,7 +103,7 @@ def test_an_interrupted_run_continues(evaluate, tmp_path: Path, monkeypatch: pyt
     assert np.array_equal(result.predictions["logits"], evaluate(opts=opts).predictions["logits"])
 
 
-def test_other_weights_in_memory_are_another_model(evaluate, clip_file: Path):
+def test_other_weights_in_memory_are_another_model(evaluate, clip_file):
     model = pc.load_clip(str(clip_file))
     as_loaded = evaluate("ZeroShot", model=model).results["record"]["model"]["weights"]
     changed = deepcopy(model)
@@ -118,7 +118,7 @@ def test_other_weights_in_memory_are_another_model(evaluate, clip_file: Path):
     assert by_name["record"]["model"]["weights"] == as_loaded
 
 
-def test_a_data_set_as_an_object(evaluate, image_folder: Path):
+def test_a_data_set_as_an_object(evaluate, image_folder):
     dataset = pc.build_dataset("ImageFolder", image_folder)
     dataset.test = dataset.test[:6]
     result = evaluate(dataset=dataset)
@@ -127,7 +127,7 @@ def test_a_data_set_as_an_object(evaluate, image_folder: Path):
     assert np.array_equal(by_name.predictions["logits"][:6], result.predictions["logits"])
 
 
-def test_what_cannot_work(evaluate, clip_file: Path):
+def test_what_cannot_work(evaluate, clip_file):
     with pytest.raises(UnknownNameError, match="unknown trainer 'Sock'"):
         evaluate("Sock")
     with pytest.raises(ConfigError, match="nowhere"):

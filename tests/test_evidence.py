@@ -88,7 +88,7 @@ def test_the_file_is_described_and_the_model_is_the_same(stored, model):
 
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("method", METHODS)
-def test_trainers_equal_the_public_code(stored, model, names, pixels, method: str, steps: int):
+def test_trainers_equal_the_public_code(stored, model, names, pixels, method, steps):
     opts = ["TTA.STEPS", steps, *SETTINGS.get(method, [])]
     adapted = adapt(method, model, names, pixels, opts=opts, pixels="0..255")
     zero_shot = result(stored, method, steps, "view_logits")[:, 0]
@@ -99,9 +99,7 @@ def test_trainers_equal_the_public_code(stored, model, names, pixels, method: st
 
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("method", IN_REFERENCE)
-def test_the_reference_equals_the_public_code(
-    stored, model, names, pixels, method: str, steps: int,
-):
+def test_the_reference_equals_the_public_code(stored, model, names, pixels, method, steps):
     logits = result(stored, method, steps, "logits")
     contexts = result(stored, method, steps, "context")
     gradients = result(stored, method, steps, "gradient")
@@ -115,7 +113,7 @@ def test_the_reference_equals_the_public_code(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_selection_and_losses_equal_the_public_code(stored, method: str):
+def test_selection_and_losses_equal_the_public_code(stored, method):
     """From the public code's own logits and text features at the initial prompt."""
     logits = result(stored, method, 1, "view_logits")
     text = result(stored, method, 1, "text")
@@ -161,7 +159,7 @@ def test_rounding_cannot_change_the_stored_results(stored):
     ("OTPT", ["TRAINER.OTPT.FORM", "frobenius"]),  # as printed in the paper
     ("ATPT", ["TRAINER.ATPT.SIGN", "paper"]),
 ])
-def test_small_errors_of_method_are_noticed(stored, model, names, pixels, method: str, opts: list):
+def test_small_errors_of_method_are_noticed(stored, model, names, pixels, method, opts):
     opts = ["TTA.STEPS", 2, *opts]
     logits = adapt(method, model, names, pixels, opts=opts, pixels="0..255").logits
     difference = (logits - result(stored, method, 2, "logits")).abs().max()

@@ -24,7 +24,7 @@ README = (PROJECT / "configs" / "experiments" / "README.md").read_text(encoding=
     (Workspace(backbone="smal"), "no backbone and no weight file 'smal'. Did you mean 'small'"),
     (Workspace(root="/nowhere"), "data root /nowhere is not a folder"),
 ])
-def test_faults_that_all_runs_would_share_are_reported_before_the_plan(workspace: Workspace, message: str):
+def test_faults_that_all_runs_would_share_are_reported_before_the_plan(workspace, message):
     with pytest.raises(UserError, match=message):
         make_plans(read_experiments("table1"), workspace, [])
 
@@ -179,7 +179,7 @@ def bad_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definition, "FOLDER", folder)
 
 
-def test_one_bad_file_is_named_and_the_others_are_computed(bad_file, tmp_path: Path):
+def test_one_bad_file_is_named_and_the_others_are_computed(bad_file, tmp_path):
     listed = run_tool("reproduce.py", "list")
     assert listed.returncode == 0 and re.search(r"^good +t +m$", listed.stdout, re.MULTILINE)
     assert re.search(r"^broken +cannot read config file .*broken.yaml", listed.stdout, re.MULTILINE)

@@ -48,7 +48,7 @@ def measured(*paths: Path) -> dict[str, dict[str, float]]:
     return values
 
 
-def test_a_copy_holds_no_paths_names_or_pictures(runs: Path, tmp_path: Path):
+def test_a_copy_holds_no_paths_names_or_pictures(runs, tmp_path):
     done = run_tool("export.py", runs, "--out", tmp_path / "copies")
     assert done.returncode == 0 and "3 runs in" in done.stdout, done.stderr
     files = sorted(path for path in (tmp_path / "copies").rglob("*") if path.is_file())
@@ -70,7 +70,7 @@ def test_a_copy_holds_no_paths_names_or_pictures(runs: Path, tmp_path: Path):
     assert not {"logits", "zero_shot_logits", "text", "filename"} & set(columns.files)
 
 
-def test_the_report_reads_copies(runs: Path, tmp_path: Path):
+def test_the_report_reads_copies(runs, tmp_path):
     export_runs([runs], tmp_path / "copies")
     export_runs([runs], tmp_path / "with_logits", with_logits=True)
     whole = measured(runs)
@@ -85,7 +85,7 @@ def test_the_report_reads_copies(runs: Path, tmp_path: Path):
     assert "3 runs exported without logits: metrics that need them are –" in done.stdout
 
 
-def test_copies_pair_with_other_runs_by_image(tmp_path: Path):
+def test_copies_pair_with_other_runs_by_image(tmp_path):
     """TPT of another lab and our SoC, image by image; a run and its copy count once."""
     ours = tmp_path / "ours"
     theirs = make_run(ours, "TPT", n=800)
@@ -111,7 +111,7 @@ def test_copies_pair_with_other_runs_by_image(tmp_path: Path):
     assert rows == [line for line in both.splitlines() if line.lstrip().startswith("TPT ")]
 
 
-def test_an_edited_copy_is_left_out(runs: Path, tmp_path: Path):
+def test_an_edited_copy_is_left_out(runs, tmp_path):
     (folder,) = export_runs([runs / "TPT"], tmp_path / "copies")
     arrays = dict(np.load(folder / "predictions.npz"))
     arrays["confidence"] = arrays["confidence"] ** 0.5
@@ -121,7 +121,7 @@ def test_an_edited_copy_is_left_out(runs: Path, tmp_path: Path):
         found[0].load_predictions()
 
 
-def test_what_cannot_be_exported(runs: Path, tmp_path: Path):
+def test_what_cannot_be_exported(runs, tmp_path):
     copies = tmp_path / "copies"
     assert run_tool("export.py", runs, "--out", copies).returncode == 0
     done = run_tool("export.py", runs, "--out", copies)
@@ -140,6 +140,6 @@ def test_what_cannot_be_exported(runs: Path, tmp_path: Path):
     ({"a": [{"b": "see C:\\Users\\anna"}]}, "a.b: see C:\\Users\\anna"),
     ({"names": {"backbone": "ViT-B/16"}, "tag": "and/or", "n": 3}, ""),
 ])
-def test_paths_are_found(content: dict, place: str):
+def test_paths_are_found(content, place):
     assert find_path(content) == place
     assert json.loads(json.dumps(content)) == content

@@ -40,7 +40,7 @@ def some_views(images: int = 12, views: int = 64, classes: int = 7, d: int = 48,
 
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("method", TUNED)
-def test_tuned_methods_equal_the_reference(clip_model, pixels, method: str, steps: int):
+def test_tuned_methods_equal_the_reference(clip_model, pixels, method, steps):
     logits = adapt(method, clip_model, NAMES, pixels, opts=["TTA.STEPS", steps]).logits
     for ours, image in zip(logits, pixels, strict=True):
         expected = slow.tuned(clip_model, NAMES, image, method, TUNED[method], steps)
@@ -48,7 +48,7 @@ def test_tuned_methods_equal_the_reference(clip_model, pixels, method: str, step
 
 
 @pytest.mark.parametrize("method", FREE)
-def test_gradient_free_methods_equal_the_reference(clip_model, pixels, views, method: str):
+def test_gradient_free_methods_equal_the_reference(clip_model, pixels, views, method):
     """ZERO's confidences are shares of votes; VTE's mean feature is not normalised."""
     trainer = make_trainer("ZeroShot", clip_model)
     text, scale = trainer.clip.text, trainer.clip.scale
@@ -83,7 +83,7 @@ UNSURE, SURE = [0, 0, 0.1], [[9, 0, 0], [0, 8, 0]]
     ([[5, 5, 0]] * 10, 0.3, [2.5, 1.5, 0]),  # two classes of one name share each vote
     ([*[[9, 9, 9, 0]] * 9, *[[0, 0, 0, 9]] * 3, *[[0, 1, 0, 0]] * 28], 0.3, [3, 4, 3, 3]),  # nine thirds tie with three
 ])
-def test_ties_of_votes(views: list, share: float, votes: list):
+def test_ties_of_votes(views, share, votes):
     shares = vote_shares(torch.tensor(views, dtype=torch.float32)[None], share)[0]
     torch.testing.assert_close(shares, torch.tensor(votes) / sum(votes))
 
@@ -108,7 +108,7 @@ def test_mtas_mode_is_robust_and_images_are_independent():
 
 
 @pytest.mark.parametrize(("sign", "direction"), [("paper", 1), ("code", -1)])
-def test_the_sign_of_atpts_angle(clip_model, views, sign: str, direction: int):
+def test_the_sign_of_atpts_angle(clip_model, views, sign, direction):
     """A small step with a weight that makes the entropy negligible."""
     trainer = make_trainer("ATPT", clip_model, "TRAINER.ATPT.SIGN", sign, "TRAINER.ATPT.LAMBDA", 1e6, "OPTIM.LR", 1e-4)
     after = nearest_angle(trainer.clip.encoder.text(trainer.adapt(views).ctx))
@@ -133,7 +133,7 @@ def test_reliability_excludes_the_view_itself():
 
 
 @pytest.mark.parametrize("method", ["Penalty", "ZSNorm"])
-def test_gradients_through_the_range_make_a_difference(clip_model, pixels, method: str):
+def test_gradients_through_the_range_make_a_difference(clip_model, pixels, method):
     key = f"TRAINER.{method.upper()}.RANGE"
     default = adapt(method, clip_model, NAMES, pixels).logits
     detached = adapt(method, clip_model, NAMES, pixels, opts=[key, "detached"]).logits
@@ -143,7 +143,7 @@ def test_gradients_through_the_range_make_a_difference(clip_model, pixels, metho
 
 @pytest.mark.parametrize("case", ["one class", "equal names", "equal views", "more classes than features"])
 @pytest.mark.parametrize("method", ALL)
-def test_unusual_inputs_give_finite_predictions(clip_model, pixels, method: str, case: str):
+def test_unusual_inputs_give_finite_predictions(clip_model, pixels, method, case):
     names = {"one class": ["cat"], "equal names": ["missile", "missile", "sunglasses"],
              "more classes than features": [f"kind {i}" for i in range(60)]}.get(case, NAMES)
     images = pixels[:2, :1].expand(-1, 64, -1, -1, -1) if case == "equal views" else pixels[:2]
@@ -155,7 +155,7 @@ def test_unusual_inputs_give_finite_predictions(clip_model, pixels, method: str,
 
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("method", [*ONE_VIEW, *FREE])
-def test_few_views(clip_model, method: str, views: int):
+def test_few_views(clip_model, method, views):
     """Only methods that select views refuse a TTA.SELECT that keeps none."""
     share = ["TTA.SELECT", 1.0] if method in ("ZERO", "VTE") else []
     assert not adapt(method, clip_model, NAMES, make_views(views=views), opts=share).flagged.any()
@@ -170,6 +170,6 @@ def test_few_views(clip_model, method: str, views: int):
     ("Penalty", ["TRAINER.PENALTY.RANGE", "x"], "one of confident, detached, plain"),
     ("ZSNorm", ["TRAINER.ZSNORM.RANGE", "x"], "one of confident, detached, plain"),
 ])
-def test_settings_that_cannot_work(method: str, opts: list, message: str):
+def test_settings_that_cannot_work(method, opts, message):
     with pytest.raises(ConfigError, match=message):
         build_cfg(method, opts=opts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from promptcal.tools.reproduce import main
@@ -14,7 +13,7 @@ from test_readme import block_after
 
 
 @pytest.mark.slow
-def test_one_more_method_is_one_file(clip_file, image_folder, tmp_path: Path):
+def test_one_more_method_is_one_file(clip_file, image_folder, tmp_path):
     """The file of the README, added to the package with nothing else changed: it runs, combines and is reported."""
     package = tmp_path / "package" / "promptcal"
     (package / "trainers").mkdir(parents=True)
@@ -42,7 +41,7 @@ report.main(["runs", "--posthoc", "--no-figures"])
 
 
 @pytest.mark.slow
-def test_one_command_makes_the_tables(tmp_path: Path, capsys):
+def test_one_command_makes_the_tables(tmp_path, capsys):
     main(["family", "--demo", "--limit", "4", "--only", "ZeroShot", "TPT", "TPS", "ZERO", "TDA", "landcover",
           "--output-dir", str(tmp_path), "--set", "TTA.VIEWS", "20"])
     text = (tmp_path / "demo" / "experiments" / "family" / "tables.md").read_text(encoding="utf-8")

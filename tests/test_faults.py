@@ -30,7 +30,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> FaultRuns:
 
 
 @pytest.mark.slow
-def test_kill_9_at_random_moments(runs: FaultRuns, tmp_path: Path):
+def test_kill_9_at_random_moments(runs, tmp_path):
     """Before the first part, between parts, within one, while results are written."""
     moments = random.Random(0)
     run = tmp_path / "run0"
@@ -55,7 +55,7 @@ def test_kill_9_at_random_moments(runs: FaultRuns, tmp_path: Path):
 
 @pytest.mark.parametrize(("sent", "status"), [
     (signal.SIGTERM, 143), (signal.SIGUSR1, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
-def test_signals_end_the_run_in_order(runs: FaultRuns, tmp_path: Path, sent: signal.Signals, status: int):
+def test_signals_end_the_run_in_order(runs, tmp_path, sent, status):
     run = tmp_path / "run"
     process = Process("train.py", *runs.arguments(run))
     process.wait_for(lambda: parts_of(run))
@@ -68,7 +68,7 @@ def test_signals_end_the_run_in_order(runs: FaultRuns, tmp_path: Path, sent: sig
     runs.assert_whole(run)
 
 
-def test_a_second_process_on_the_same_folder_stops(runs: FaultRuns, tmp_path: Path):
+def test_a_second_process_on_the_same_folder_stops(runs, tmp_path):
     """Also if the first one is stopped, as by Ctrl-Z."""
     run = tmp_path / "run"
     first = Process("train.py", *runs.arguments(run))
@@ -83,7 +83,7 @@ def test_a_second_process_on_the_same_folder_stops(runs: FaultRuns, tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "foreign"])
-def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damage: str, monkeypatch):
+def test_damaged_parts_are_computed_again(runs, tmp_path, damage, monkeypatch):
     run, real = tmp_path / "run", RunDir.write_part
 
     def write_two(folder, *args):
@@ -105,9 +105,7 @@ def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damag
 
 
 @pytest.mark.parametrize(("limit", "what"), [(2500, "parts"), (5000, "tensorboard")])
-def test_a_full_disk_ends_with_one_line_and_no_half_file(
-    runs: FaultRuns, tmp_path: Path, limit: int, what: str, monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_full_disk_ends_with_one_line_and_no_half_file(runs, tmp_path, limit, what, monkeypatch):
     """Enough for small files but not for a part; or for parts, but not for all curves."""
     run = tmp_path / "run"
     monkeypatch.setattr(threading, "excepthook", report_thread)  # as every command does
@@ -130,7 +128,7 @@ READ_ONLY = "/sys/kernel/iommu_groups"  # an empty folder in which nobody can wr
     pytest.param(READ_ONLY, f"error: cannot write {READ_ONLY}/lock: Permission denied; choose another --output-dir",
                  marks=pytest.mark.skipif(not Path(READ_ONLY).is_dir(), reason="needs a read-only folder")),
 ])
-def test_an_output_folder_that_cannot_be_written(runs: FaultRuns, tmp_path: Path, folder: str, line: str):
+def test_an_output_folder_that_cannot_be_written(runs, tmp_path, folder, line):
     (tmp_path / "file").write_text("")
     done = runs.here(tmp_path / folder)
     assert done.returncode == 2 and line in done.stderr and "Traceback" not in done.stderr
@@ -146,7 +144,7 @@ def test_an_output_folder_that_cannot_be_written(runs: FaultRuns, tmp_path: Path
     (OSError(errno.EMFILE, "Too many open files"), "raise `ulimit -n`"),
     (RuntimeError("can't start new thread"), "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1"),
 ], ids=["gpu memory", "cpu memory", "python", "gpu", "files", "threads"])
-def test_faults_of_the_machine_are_one_line(fault: Exception, remedy: str, capsys):
+def test_faults_of_the_machine_are_one_line(fault, remedy, capsys):
     """Errors of the program are not hidden."""
     def main(fault: Exception = fault) -> None:
         raise fault
@@ -158,7 +156,7 @@ def test_faults_of_the_machine_are_one_line(fault: Exception, remedy: str, capsy
     assert complaint.startswith("error: ") and remedy in complaint and len(complaint.splitlines()) == 1
 
 
-def test_only_resumable_commands_say_that_they_continue(capsys: pytest.CaptureFixture):
+def test_only_resumable_commands_say_that_they_continue(capsys):
     def main() -> None:
         raise KeyboardInterrupt
 

@@ -92,7 +92,7 @@ def test_pairs_and_panels_show_their_values():
 
 @pytest.mark.parametrize("groups", [1, 11])
 @pytest.mark.parametrize("methods", [("SoC",), ("TPT", "CTPT", "OTPT", "SoC")])
-def test_the_legend_of_pairs_is_not_cut_off(methods: tuple[str, ...], groups: int):
+def test_the_legend_of_pairs_is_not_cut_off(methods, groups):
     row = {method: Pair(14, 10) for method in methods}
     figure = comparison.draw_pairs({"ECE (%)": {f"set {n}": row for n in range(groups)}}, "plain", "with SaLS")
     figure.draw_without_rendering()

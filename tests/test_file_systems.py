@@ -23,12 +23,12 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, refuse)
 
 
-def test_a_run_without_locks(without_locks, train, tmp_path: Path):
+def test_a_run_without_locks(without_locks, train, tmp_path):
     assert train("ZeroShot", "CACHE.DIR", tmp_path / "cache").returncode == 0
     assert json.loads((tmp_path / "run" / "results.json").read_text())["complete"]
 
 
-def test_downloads_need_no_locks(without_locks, tmp_path: Path):
+def test_downloads_need_no_locks(without_locks, tmp_path):
     lock = OwnedLock(tmp_path / "lock")
     with lock.awaited("downloads"):
         assert lock.is_ours()
@@ -44,7 +44,7 @@ def other_disk(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_data_set_whose_folder_is_on_another_disk(other_disk: Path, tmp_path: Path, kind: str, monkeypatch):
+def test_a_data_set_whose_folder_is_on_another_disk(other_disk, tmp_path, kind, monkeypatch):
     """`data/eurosat` may be a link to a larger disk. A copy that is cut off does not count as complete."""
     (tmp_path / "eurosat").symlink_to(other_disk)
     made, target = tmp_path / "made", tmp_path / "eurosat" / "images"

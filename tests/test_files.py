@@ -6,14 +6,13 @@ import io
 import os
 import threading
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from promptcal.datasets.utils.files import Damaged, read_arrays, write_arrays, write_text
 
 
-def test_many_writers_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_many_writers_of_one_file(tmp_path, monkeypatch):
     """In one process, and with one number on several machines: each text is whole, and no part
     stays."""
     monkeypatch.setattr(os, "getpid", lambda: 7)
@@ -28,7 +27,7 @@ def test_many_writers_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_arrays_that_claim_more_than_there_is(tmp_path: Path):
+def test_arrays_that_claim_more_than_there_is(tmp_path):
     write_arrays(tmp_path / "x.npz", a=np.arange(5), b=np.zeros((2, 3)))
     assert read_arrays(tmp_path / "x.npz")["a"].tolist() == [0, 1, 2, 3, 4]
     np.savez_compressed(tmp_path / "y.npz", a=np.zeros(10 ** 8, np.uint8))

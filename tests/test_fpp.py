@@ -94,7 +94,7 @@ def library(kind: str, folder: Path) -> tuple[str, torch.nn.Module, Callable[[],
 
 @pytest.mark.parametrize("kind", ["openai", "open_clip:siglip", "open_clip:bert", "open_clip:coca", "open_clip:eos",
                                   "hf:siglip", "hf:bert", "hf:chinese", "hf:clip-new-eos"])
-def test_towers_of_every_family_take_noise(kind: str, tmp_path: Path):
+def test_towers_of_every_family_take_noise(kind, tmp_path):
     """Against the library's own tower, with the same noise added to its token embeddings; and a prompt is trained."""
     pytest.importorskip("open_clip")
     name, embedding, encode = library(kind, tmp_path)
@@ -125,7 +125,7 @@ def test_zero_shot_and_cots_refer_to_the_hand_written_prompt(clip_model):
     assert (tuned.columns["cots_tau"] - untuned.columns["cots_tau"]).abs().max() > 1e-3
 
 
-def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path: Path):
+def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path):
     def run(method: str, folder: str, *opts: object) -> np.ndarray:
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
@@ -147,7 +147,7 @@ def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path: Pa
     (["TRAINER.FPP.START", "zero"], "one of random, words"),
     (["TRAINER.COOP.CLASS_TOKEN_POSITION", "front"], "end: FPP's noise depends on token positions"),
 ])
-def test_settings_that_cannot_work(opts: list, message: str):
+def test_settings_that_cannot_work(opts, message):
     with pytest.raises(ConfigError, match=message):
         build_cfg("FPP", opts=opts)
 

@@ -81,7 +81,7 @@ def refused(path: Path, message: str | None = None) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-def test_files_with_live_objects_are_read_and_nothing_of_them_runs(tmp_path: Path):
+def test_files_with_live_objects_are_read_and_nothing_of_them_runs(tmp_path):
     context, shared, trace = torch.randn(4, 8).half(), torch.arange(12.0).view(3, 4), tmp_path / "trace"
     optimizer = torch.optim.SGD([torch.nn.Parameter(context.float())], lr=0.1)
     content = {
@@ -104,12 +104,12 @@ def test_files_with_live_objects_are_read_and_nothing_of_them_runs(tmp_path: Pat
     assert not trace.exists()
 
 
-def test_the_format_before_torch_1_6_is_refused_with_the_remedy(tmp_path: Path):
+def test_the_format_before_torch_1_6_is_refused_with_the_remedy(tmp_path):
     torch.save({"ctx": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
     refused(tmp_path / "x.pt", r"format of torch before 1.6: .*torch.save\(torch.load\(FILE\), NEW\)")
 
 
-def test_truncated_files_get_one_line(tmp_path: Path):
+def test_truncated_files_get_one_line(tmp_path):
     torch.save({"ctx": torch.randn(50, 50)}, tmp_path / "x.pt")
     whole = (tmp_path / "x.pt").read_bytes()
     for length in (0, 1, 30, len(whole) // 2, len(whole) - 200):
@@ -117,7 +117,7 @@ def test_truncated_files_get_one_line(tmp_path: Path):
         refused(tmp_path / "cut.pt")
 
 
-def test_dicts_that_share_each_other(tmp_path: Path):
+def test_dicts_that_share_each_other(tmp_path):
     """Fifty dicts, each holding the next one twice: 2⁵⁰ names for one tensor. And a hundred thousand nested ones."""
     content: dict = {"ctx": torch.ones(2)}
     for _ in range(50):
@@ -153,7 +153,7 @@ LONG = pickle.MARK + pickle.NONE * 1_000_000 + pickle.TUPLE + PUT + pickle.POP  
     pickle.BINUNICODE + struct.pack("<I", (1 << 32) - 1),
     b"I" + b"9" * 100_000 + b"\n",
 ])
-def test_opcodes_that_ask_for_time_or_memory(opcodes: bytes, tmp_path: Path):
+def test_opcodes_that_ask_for_time_or_memory(opcodes, tmp_path):
     with cheaply(), contextlib.suppress(WeightsError):  # what costs nothing is no fault
         read_checkpoint(zipped(tmp_path / "x.pt", program(opcodes)))
 
@@ -167,18 +167,18 @@ def test_opcodes_that_ask_for_time_or_memory(opcodes: bytes, tmp_path: Path):
     (-1, 1, 1, "no proper shape"),
     (1, -1, 1, "no proper shape"),
 ])
-def test_tensors_that_claim_more_than_there_is(size: int, stride: int, count: int, message: str, tmp_path: Path):
+def test_tensors_that_claim_more_than_there_is(size, stride, count, message, tmp_path):
     refused(zipped(tmp_path / "x.pt", named(("ctx", tensor(size, stride, count))), s0=bytes(4)), message)
 
 
-def test_many_views_of_one_storage(tmp_path: Path):
+def test_many_views_of_one_storage(tmp_path):
     """Each is honest alone; together they would be 8 GB."""
     many = named(*((f"t{i}", tensor(1 << 20, 1, 1 << 20)) for i in range(2000)))
     refused(zipped(tmp_path / "x.pt", many, s0=bytes(4 << 20)), "far more numbers than the file holds")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
-def test_packed_bombs(method: int, tmp_path: Path):
+def test_packed_bombs(method, tmp_path):
     """Data and pickles that unpack to much more than the file; weights that another tool has packed are read."""
     count = 20 << 20
     path = zipped(tmp_path / "x.pt", named(("ctx", tensor(count, 1, count))), method, s0=bytes(4 * count))
@@ -189,7 +189,7 @@ def test_packed_bombs(method: int, tmp_path: Path):
     assert path.stat().st_size < 500_000 and read_checkpoint(path)["ctx"].shape == (500_000,)
 
 
-def test_data_that_is_missing_is_never_zeros(tmp_path: Path):
+def test_data_that_is_missing_is_never_zeros(tmp_path):
     two, numbers = named(("ctx", tensor(3, 1, 3)), ("other", tensor(3, 1, 3, key="1"))), struct.pack("<3f", 1, 2, 3)
     assert read_checkpoint(zipped(tmp_path / "x.pt", two, s0=numbers, s1=numbers))["other"].tolist() == [1, 2, 3]
     refused(zipped(tmp_path / "x.pt", two, s0=numbers), "a tensor's data is missing")
@@ -198,7 +198,7 @@ def test_data_that_is_missing_is_never_zeros(tmp_path: Path):
     refused(zipped(tmp_path / "x.pt", other, s0=numbers), "the sizes of its tensors disagree")
 
 
-def test_a_file_does_nothing_to_what_reads_it(tmp_path: Path):
+def test_a_file_does_nothing_to_what_reads_it(tmp_path):
     """State that is given to a function or class of ours is dropped."""
     names = b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n", b"ctorch\nSize\n", b"cos\nsystem\n"
     state = pickle.NONE + pickle.EMPTY_DICT + text("__defaults__") + pickle.NONE + pickle.SETITEM + pickle.TUPLE2
@@ -212,7 +212,7 @@ PLAIN = st.none() | st.booleans() | st.integers(-2**60, 2**60) | st.floats(allow
 
 @settings(max_examples=50, deadline=None)
 @given(st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner)))
-def test_any_plain_content_is_read(content: object):
+def test_any_plain_content_is_read(content):
     with tempfile.TemporaryDirectory() as folder:
         torch.save({"x": content}, Path(folder) / "x.pt")
         assert read_checkpoint(Path(folder) / "x.pt") == {"x": content}

@@ -82,7 +82,7 @@ def library_text(model: torch.nn.Module, folder: Path, context: str, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
+def test_features_and_gradients_are_the_librarys(kind, tmp_path):
     model = make(tmp_path, kind)
     backbone = load_clip(f"hf:{tmp_path}", "cpu")
     assert backbone.packed == kind.startswith("clip")
@@ -95,7 +95,7 @@ def edit(path: Path, **changes: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ["clip-new-eos", "siglip"])
-def test_pixels_are_the_image_processors(kind: str, tmp_path: Path):
+def test_pixels_are_the_image_processors(kind, tmp_path):
     make(tmp_path, kind)
     backbone = load_clip(f"hf:{tmp_path}", "cpu")
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 90, 3), dtype=np.uint8))
@@ -137,20 +137,20 @@ def folder(sound: Path, tmp_path: Path) -> Path:
     ("x.safetensors.index.json", {"weight_map": {"x": "../model.safetensors"}}, "weights that are not in the folder"),
     ("x.safetensors.index.json", {"weight_map": {"x": "absent.safetensors"}}, "weights that are not in the folder"),
 ])
-def test_configs_that_are_refused(folder: Path, file: str, changes: dict, message: str):
+def test_configs_that_are_refused(folder, file, changes, message):
     path = folder / file
     path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **changes}))
     refused(folder, message)
 
 
-def test_an_end_token_that_the_tokenizer_lacks(folder: Path):
+def test_an_end_token_that_the_tokenizer_lacks(folder):
     """The library would read every prompt at its first token, which is the same for all classes."""
     config = json.loads((folder / "config.json").read_text())
     edit(folder / "config.json", text_config={**config["text_config"], "eos_token_id": 777})
     refused(folder, r"the eos_token_id 777, but the tokenizer ends a text with \[49407\]")
 
 
-def test_a_folder_without_tokenizer_is_refused(folder: Path):
+def test_a_folder_without_tokenizer_is_refused(folder):
     for path in folder.iterdir():
         if path.name not in ("config.json", "model.safetensors", "preprocessor_config.json"):
             path.unlink()
@@ -168,7 +168,7 @@ def make_pipe(path: Path) -> None:
     make_pipe, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero"),
 ], ids=["pipe", "folder", "broken link", "device"])
 @pytest.mark.parametrize("name", ["x.safetensors", "config.json"])
-def test_only_regular_files_are_read(folder: Path, name: str, make_it):
+def test_only_regular_files_are_read(folder, name, make_it):
     (folder / name).unlink(missing_ok=True)
     make_it(folder / name)
     refused(folder, "is not a regular file")
@@ -176,7 +176,7 @@ def test_only_regular_files_are_read(folder: Path, name: str, make_it):
         weights_hash(f"hf:{folder}")
 
 
-def test_weights_are_neither_mapped_nor_replaced(folder: Path, sound: Path):
+def test_weights_are_neither_mapped_nor_replaced(folder, sound):
     backbone, before = load_clip(f"hf:{folder}", "cpu"), weights_hash(f"hf:{folder}")
     values = [parameter.clone() for parameter in backbone.module.parameters()]
     weights = folder / "model.safetensors"
@@ -188,7 +188,7 @@ def test_weights_are_neither_mapped_nor_replaced(folder: Path, sound: Path):
         load_clip(f"hf:{folder}", "cpu", expected_hash=before)
 
 
-def test_what_else_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_else_is_refused(folder, tmp_path, monkeypatch):
     refused(tmp_path / "nowhere", "no folder at")
     (folder / "config.json").write_text("[" * 100_000)
     refused(folder, "cannot read .*config.json")

@@ -36,7 +36,7 @@ def rows(array: np.ndarray) -> set[bytes]:
     return {row.tobytes() for row in array}
 
 
-def test_the_same_images_elsewhere_are_the_same(tmp_path: Path):
+def test_the_same_images_elsewhere_are_the_same(tmp_path):
     """Under another root, with other names of files, folders and dates."""
     first = make_image_folder(tmp_path / "laptop")
     second = tmp_path / "cluster" / "photos"
@@ -50,7 +50,7 @@ def test_the_same_images_elsewhere_are_the_same(tmp_path: Path):
 
 
 @pytest.mark.parametrize("change", ["pixels", "label", "order", "fewer"])
-def test_what_makes_another_set(tmp_path: Path, change: str):
+def test_what_makes_another_set(tmp_path, change):
     dataset = build_dataset("ImageFolder", make_image_folder(tmp_path))
     items = list(dataset.test)
     indices = list(range(12))
@@ -69,7 +69,7 @@ def test_what_makes_another_set(tmp_path: Path, change: str):
     assert (before.images == after.images) is (change == "order")
 
 
-def test_copies_of_a_picture_have_identities_of_their_own(tmp_path: Path):
+def test_copies_of_a_picture_have_identities_of_their_own(tmp_path):
     """They are in two classes. Which copy is the first does not depend on the order of the list."""
     folder = make_image_folder(tmp_path)
     for copy in ("kind_a/9.png", "kind_d/0.png"):
@@ -86,7 +86,7 @@ def test_copies_of_a_picture_have_identities_of_their_own(tmp_path: Path):
         assert np.array_equal(identity_of(dataset, indices=pilot).digests, identity.digests[pilot])
 
 
-def test_cifars_images_are_known_by_their_pixels(tmp_path: Path):
+def test_cifars_images_are_known_by_their_pixels(tmp_path):
     build_cifar(tmp_path)
     arrays = build_cifar_c(tmp_path, ["fog", "snow"])
     fog = identity_of(build_dataset("CIFAR10C", tmp_path, corruption="fog"))
@@ -121,7 +121,7 @@ def corrupted_sets(name: str, root: Path) -> list[Dataset]:
 
 
 @pytest.mark.parametrize("name", ["LandCover", "ImageNet", "CIFAR10", "CIFAR100"])
-def test_corruptions_of_an_image_are_one_cluster(name: str, tmp_path: Path):
+def test_corruptions_of_an_image_are_one_cluster(name, tmp_path):
     clean, *corrupted = corrupted_sets(name, tmp_path)
     expected = identity_of(clean)
     assert len(rows(expected.clusters)) == len(clean.test)
@@ -131,7 +131,7 @@ def test_corruptions_of_an_image_are_one_cluster(name: str, tmp_path: Path):
         assert not rows(identity.digests) & rows(expected.digests)
 
 
-def test_other_splits_and_sets_are_other_clusters(tmp_path: Path):
+def test_other_splits_and_sets_are_other_clusters(tmp_path):
     build_cifar(tmp_path, 10)
     build_cifar(tmp_path, 100)
     ten = build_dataset("CIFAR10", tmp_path)
@@ -143,7 +143,7 @@ def test_other_splits_and_sets_are_other_clusters(tmp_path: Path):
     assert len(set.union(*clusters)) == sum(map(len, clusters))
 
 
-def test_images_of_a_patient_are_one_cluster(tmp_path: Path):
+def test_images_of_a_patient_are_one_cluster(tmp_path):
     dataset = build_dataset("ImageFolder", make_image_folder(tmp_path))
     dataset.test = [replace(item, group=f"patient {number % 5}") for number, item in enumerate(dataset.test)]
     identity = identity_of(dataset)
@@ -180,7 +180,7 @@ def plugin(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: int, source: s
     return importlib.import_module("readers")
 
 
-def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path: Path, monkeypatch):
+def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path, monkeypatch):
     """A module of its folder counts as well. A reader that changes no image has those of its
     files."""
     images = make_image_folder(tmp_path / "images")
@@ -212,7 +212,7 @@ class Drawn(Dataset):
         return Image.new("RGB", (40, 40), (int(Path(datum.impath).name) * 60,) * 3)
 
 
-def test_a_plugin_that_draws_images_has_no_missing_files(tmp_path: Path):
+def test_a_plugin_that_draws_images_has_no_missing_files(tmp_path):
     first = Drawn(tmp_path / "a")
     second = Drawn(tmp_path / "b")
     identity = identity_of(first)
@@ -220,7 +220,7 @@ def test_a_plugin_that_draws_images_has_no_missing_files(tmp_path: Path):
     assert fingerprint(first, first.test) == fingerprint(second, second.test)
 
 
-def test_bad_and_missing_files_have_an_identity(tmp_path: Path):
+def test_bad_and_missing_files_have_an_identity(tmp_path):
     folder = make_image_folder(tmp_path)
     victim = folder / "kind_b" / "1.png"
     gone = folder / "kind_c" / "2.png"
@@ -240,14 +240,14 @@ def test_bad_and_missing_files_have_an_identity(tmp_path: Path):
 
 @pytest.mark.posix
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_has_an_identity(tmp_path: Path):
+def test_a_file_without_permission_has_an_identity(tmp_path):
     folder = make_image_folder(tmp_path)
     (folder / "kind_a" / "0.png").chmod(0)
     identity = folder_identity(folder)
     assert not identity.missing and identity.stamps[0] is None
 
 
-def test_images_that_two_splits_share_are_found_by_content(tmp_path: Path):
+def test_images_that_two_splits_share_are_found_by_content(tmp_path):
     """Copies under other names; of two copies in one split both count."""
     make_image_folder(tmp_path / "test")
     make_image_folder(tmp_path / "val", classes=5)  # draws the same first twelve

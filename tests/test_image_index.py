@@ -50,13 +50,13 @@ def digests(index: ImageIndex, files: list[str], image_folder: Path) -> list[byt
     return [image.digest for image in index.look_up(files, image_folder)]
 
 
-def test_a_digest_is_that_of_the_bytes(files, tmp_path: Path):
+def test_a_digest_is_that_of_the_bytes(files, tmp_path):
     expected = [new_hash(Path(file).read_bytes()).digest() for file in files]
     assert digests(ImageIndex(None), files, tmp_path) == expected
     assert len(set(expected)) == 12 and all(len(digest) == 16 for digest in expected)
 
 
-def test_a_file_is_read_once(settled, read_files, tmp_path: Path):
+def test_a_file_is_read_once(settled, read_files, tmp_path):
     first = digests(ImageIndex(tmp_path / "cache"), settled, tmp_path / "images")
     assert len(read_files) == 12
     assert digests(ImageIndex(tmp_path / "cache"), settled, tmp_path / "images") == first
@@ -65,14 +65,14 @@ def test_a_file_is_read_once(settled, read_files, tmp_path: Path):
     assert index_file.name.startswith("images-")
 
 
-def test_young_files_are_not_kept(files, read_files, tmp_path: Path):
+def test_young_files_are_not_kept(files, read_files, tmp_path):
     for _ in range(2):
         digests(ImageIndex(tmp_path / "cache"), files, tmp_path / "images")
     assert len(read_files) == 24 and not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("how", ["written", "replaced", "moved", "linked"])
-def test_another_file_of_the_same_name_size_and_date_is_hashed_again(settled, tmp_path: Path, how: str):
+def test_another_file_of_the_same_name_size_and_date_is_hashed_again(settled, tmp_path, how):
     index = ImageIndex(tmp_path / "cache")
     image_folder = tmp_path / "images"
     victim = Path(settled[4])
@@ -99,7 +99,7 @@ def test_another_file_of_the_same_name_size_and_date_is_hashed_again(settled, tm
     assert after[4] == new_hash(victim.read_bytes()).digest()
 
 
-def test_a_link_that_points_elsewhere_is_another_image(settled, tmp_path: Path):
+def test_a_link_that_points_elsewhere_is_another_image(settled, tmp_path):
     link = tmp_path / "link.png"
     seen = []
     for target in settled[:2]:
@@ -110,7 +110,7 @@ def test_a_link_that_points_elsewhere_is_another_image(settled, tmp_path: Path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"\n", b"{}", b"\x00\xff", None])
-def test_a_damaged_index_is_made_again(settled, read_files, tmp_path: Path, damage: bytes | None):
+def test_a_damaged_index_is_made_again(settled, read_files, tmp_path, damage):
     index = ImageIndex(tmp_path / "cache")
     image_folder = tmp_path / "images"
     first = digests(index, settled, image_folder)
@@ -124,7 +124,7 @@ def test_a_damaged_index_is_made_again(settled, read_files, tmp_path: Path, dama
     assert index_file.read_bytes() == index_bytes
 
 
-def test_an_index_that_cannot_be_kept_is_no_obstacle(settled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_index_that_cannot_be_kept_is_no_obstacle(settled, tmp_path, monkeypatch):
     expected = digests(ImageIndex(None), settled, tmp_path)
     (tmp_path / "file").write_text("not a folder")
     assert digests(ImageIndex(tmp_path / "file" / "cache"), settled, tmp_path) == expected
@@ -139,7 +139,7 @@ def test_an_index_that_cannot_be_kept_is_no_obstacle(settled, tmp_path: Path, mo
     assert {path.name for path in (tmp_path / "images").iterdir()} == {f"kind_{k}" for k in "abcd"}
 
 
-def test_several_writers_leave_a_whole_index(settled, tmp_path: Path):
+def test_several_writers_leave_a_whole_index(settled, tmp_path):
     """Each adds some files. What the last one wrote can be read, and no digest in it is wrong."""
     def add(start: int) -> None:
         digests(ImageIndex(tmp_path / "cache"), settled[start : start + 4], tmp_path)
@@ -152,7 +152,7 @@ def test_several_writers_leave_a_whole_index(settled, tmp_path: Path):
     assert all(entry.digest == hash_file(path).digest for path, entry in entries.items())
 
 
-def test_a_process_that_is_killed_leaves_the_old_index(settled, tmp_path: Path):
+def test_a_process_that_is_killed_leaves_the_old_index(settled, tmp_path):
     digests(ImageIndex(tmp_path / "cache"), settled[:6], tmp_path)
 
     def die() -> None:
@@ -165,7 +165,7 @@ def test_a_process_that_is_killed_leaves_the_old_index(settled, tmp_path: Path):
     assert len(image_index.read_index(index_file)) == 6
 
 
-def test_what_cannot_be_read_has_an_identity_that_a_repair_changes(tmp_path: Path):
+def test_what_cannot_be_read_has_an_identity_that_a_repair_changes(tmp_path):
     """Missing, a folder, a pipe, and without permission: no exception, and nothing waits."""
     paths = {name: tmp_path / name for name in ("missing.png", "folder.png", "pipe.png")}
     paths["folder.png"].mkdir()
@@ -181,7 +181,7 @@ def test_what_cannot_be_read_has_an_identity_that_a_repair_changes(tmp_path: Pat
     assert after.digest == new_hash(b"here").digest() and not after.is_missing
 
 
-def test_a_file_that_is_written_while_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_is_written_while_it_is_hashed(tmp_path, monkeypatch):
     """The digest is of the bytes that the stamp belongs to."""
     file = tmp_path / "growing.png"
     file.write_bytes(b"begin")

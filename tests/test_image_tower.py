@@ -12,7 +12,7 @@ from common import random_clip
 
 
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
-def test_features_equal_openais(resnet: bool):
+def test_features_equal_openais(resnet):
     model = random_clip(resnet=resnet)
     pixels = torch.randn(7, 3, 32, 32)
     expected = torch.nn.functional.normalize(model.encode_image(pixels), dim=-1)

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ def pool_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("views")]
 
 
-def test_threads_and_order_change_no_view(image_folder: Path):
+def test_threads_and_order_change_no_view(image_folder):
     dataset = build_dataset("ImageFolder", image_folder)
     maker = ViewMaker(5, 16, augmix=True, seed=0)
     found: dict[int, torch.Tensor] = {}
@@ -43,7 +42,7 @@ def test_threads_and_order_change_no_view(image_folder: Path):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_images_ahead_are_bounded_and_in_order(threads: int):
+def test_images_ahead_are_bounded_and_in_order(threads):
     begun: list[int] = []
     waits = np.random.default_rng(0).uniform(0, 0.003, 60)
 
@@ -60,7 +59,7 @@ def test_images_ahead_are_bounded_and_in_order(threads: int):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_unreadable_images_are_collected(threads: int):
+def test_unreadable_images_are_collected(threads):
     def make(number: int, index: int) -> int:
         if index % 3 == 1:
             raise BadImageError(f"cannot read image {number}")
@@ -80,7 +79,7 @@ def test_a_caller_that_stops_early_ends_the_threads():
 
 
 @pytest.mark.parametrize("how", ["error", "Ctrl-C"])
-def test_errors_and_ctrl_c_end_the_threads(how: str, request: pytest.FixtureRequest):
+def test_errors_and_ctrl_c_end_the_threads(how, request):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell job starts with it ignored
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     begun = []
@@ -105,7 +104,7 @@ def test_torch_computes_with_one_thread_in_each():
     assert batch.made == [1] * 4 and torch.get_num_threads() == before
 
 
-def test_auto_threads_are_the_available_cores_divided_among_processes(monkeypatch: pytest.MonkeyPatch):
+def test_auto_threads_are_the_available_cores_divided_among_processes(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)), raising=False)
     assert num_threads(5) == 5 and num_threads(0) == 0 and num_threads(-1) == 12
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")

@@ -36,7 +36,7 @@ def assert_in_use(folder: Path, owner: str) -> None:
 
 
 @pytest.mark.posix
-def test_a_living_owner_keeps_others_out(tmp_path: Path):
+def test_a_living_owner_keeps_others_out(tmp_path):
     with FolderLock(tmp_path).held():
         owner = json.loads((tmp_path / "lock").read_text())
         assert_in_use(tmp_path, f"{os.getpid()} on {owner['host']}")
@@ -44,7 +44,7 @@ def test_a_living_owner_keeps_others_out(tmp_path: Path):
 
 
 @pytest.mark.posix
-def test_a_dead_owner_is_replaced(tmp_path: Path, dead_pid: int):
+def test_a_dead_owner_is_replaced(tmp_path, dead_pid):
     """Also if its number has been given to another process."""
     for change in ({"pid": dead_pid}, {"pid": os.getppid(), "started": "1"}):
         write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, **change})
@@ -52,7 +52,7 @@ def test_a_dead_owner_is_replaced(tmp_path: Path, dead_pid: int):
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"system": "another container of the same name"}])
-def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path: Path, change: dict, dead_pid: int):
+def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path, change, dead_pid):
     """Its process number means nothing here. A touch from the future, after a clock was set back,
     is a touch."""
     write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": dead_pid, **change})
@@ -64,7 +64,7 @@ def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path: Path, change: di
 
 
 @pytest.mark.posix
-def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path: Path):
+def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path):
     """As after Ctrl-Z."""
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
@@ -78,7 +78,7 @@ def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}'])
-def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path: Path, content: str):
+def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path, content):
     """Its owner may be about to write it."""
     (tmp_path / "lock").write_text(content.replace("HERE", FolderLock(tmp_path).owner["host"]))
     assert_in_use(tmp_path, "[?]")
@@ -86,7 +86,7 @@ def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path: Path, conte
     take(tmp_path)
 
 
-def test_a_lock_is_touched_and_removed_unless_it_was_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_lock_is_touched_and_removed_unless_it_was_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "TOUCH_SECONDS", 0.02)
     with FolderLock(tmp_path).held() as ours:
         os.utime(tmp_path / "lock", (1, 1))
@@ -121,7 +121,7 @@ while rounds:
 
 
 @pytest.mark.posix
-def test_processes_that_find_the_same_dead_owner(tmp_path: Path, dead_pid: int):
+def test_processes_that_find_the_same_dead_owner(tmp_path, dead_pid):
     """One takes the lock over, and the slower ones do not remove its new file. Only an owner
     changes the number."""
     (tmp_path / "number").write_text("0")
@@ -131,7 +131,7 @@ def test_processes_that_find_the_same_dead_owner(tmp_path: Path, dead_pid: int):
     assert (tmp_path / "number").read_text() == "100"
 
 
-def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     take(tmp_path)
 
 
-def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_at_a_time(tmp_path, monkeypatch):
     """Eight threads, each with a file of its own: never two inside, and nothing left."""
     monkeypatch.setattr(lock, "RETRY_SECONDS", 0.001)
     inside = 0
@@ -168,9 +168,7 @@ def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 
-def test_where_processes_cannot_be_asked_for_silence_counts(
-    tmp_path: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch,
-):
+def test_where_processes_cannot_be_asked_for_silence_counts(tmp_path, dead_pid, monkeypatch):
     """As on Windows, where the question would send Ctrl-C."""
     def kill(*_: object) -> None:
         raise AssertionError("sent Ctrl-C")

@@ -24,7 +24,7 @@ def write(folder: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("kind", sorted(new_method.TEMPLATES))
-def test_a_new_method_runs_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+def test_a_new_method_runs_at_once(kind, tmp_path, monkeypatch, capsys):
     write(tmp_path, "MyOwnMethod", kind, monkeypatch)
     out = capsys.readouterr().out
     words = re.search(r"run it: .*train(?:\.py)? (.*)", out)[1].split()
@@ -35,7 +35,7 @@ def test_a_new_method_runs_at_once(kind: str, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_the_test_of_a_new_method_passes_and_fails_where_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_test_of_a_new_method_passes_and_fails_where_it_should(tmp_path, monkeypatch):
     source = write(tmp_path, "WeightedViews", "gradient-free", monkeypatch)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weighted_views.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -48,11 +48,11 @@ def test_the_test_of_a_new_method_passes_and_fails_where_it_should(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("name", "kind"), [("WeightedViews", "gradient-free"), ("ClassBalance", "online")])
-def test_the_readme_shows_what_is_written(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_readme_shows_what_is_written(name, kind, tmp_path, monkeypatch):
     assert f"```python\n{write(tmp_path, name, kind, monkeypatch)}```" in README
 
 
-def test_names_that_are_in_use_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_names_that_are_in_use_are_refused(tmp_path, monkeypatch):
     write(tmp_path, "WeightedViews", "gradient-free", monkeypatch)
     for name, reason in (("OTpt", "OTPT is a registered method"), ("Numpy", "a module numpy is installed")):
         done = run_tool("new_method.py", name, "--kind", "online")

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,9 @@ def set_threads() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("trainer", ["SoC", "OTPT"])
-def test_any_number_of_threads_gives_the_same_bits(set_threads, clip_file: Path, image_folder: Path, tmp_path, trainer):
+def test_any_number_of_threads_gives_the_same_bits(
+    set_threads, clip_file, image_folder, tmp_path, trainer,
+):
     found = []
     for number in (1, 2, 5):
         set_threads(number)
@@ -93,7 +94,7 @@ def test_numerics_state_what_is_in_use():
     assert Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu"])).precision == "fp32"
 
 
-def test_bf16_is_warned_of_and_in_the_label(clip_file: Path, image_folder: Path, tmp_path: Path, caplog):
+def test_bf16_is_warned_of_and_in_the_label(clip_file, image_folder, tmp_path, caplog):
     for precision, warns in (("fp32", False), ("bf16", True)):
         caplog.clear()
         build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", opts=[

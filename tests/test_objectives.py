@@ -55,7 +55,7 @@ def test_dispersion_equals_a_loop():
 
 
 @pytest.mark.parametrize("classes", [2, 10, 40])
-def test_closed_orthogonality_equals_the_cubic_form(classes: int):
+def test_closed_orthogonality_equals_the_cubic_form(classes):
     text = unit_rows(classes, seed=classes)
     assert obj.orthogonality(text).item() == pytest.approx(cubic_orthogonality(text).item(), rel=1e-14)
     assert reference.orthogonality(text).item() == pytest.approx(cubic_orthogonality(text).item(), rel=1e-14)
@@ -92,7 +92,7 @@ def test_huber_and_percentile_equal_torch():
 
 @each_norm
 @each_statistics
-def test_semantic_separation_equals_finite_differences(norm: str, statistics: str):
+def test_semantic_separation_equals_finite_differences(norm, statistics):
     """The formula in numpy, where detached statistics keep their old values."""
     text = unit_rows(9, width=6, seed=3)
     pairs = np.triu_indices(9, 1)
@@ -128,7 +128,7 @@ def test_semantic_separation_equals_finite_differences(norm: str, statistics: st
 @pytest.mark.parametrize("text", [
     unit_rows(1), unit_rows(2), unit_rows(1).expand(5, -1), torch.eye(4, dtype=torch.float64),
 ], ids=["one class", "two classes", "all equal", "orthogonal"])
-def test_semantic_separation_is_finite_where_similarities_do_not_differ(text: Tensor, norm: str, statistics: str):
+def test_semantic_separation_is_finite_where_similarities_do_not_differ(text, norm, statistics):
     value = obj.semantic_separation(text, 20, norm, statistics)
     slope = gradient(lambda t: obj.semantic_separation(t, 20, norm, statistics), text)
     assert value.isfinite() and slope.isfinite().all()
@@ -160,7 +160,7 @@ def test_live_balance_is_the_printed_loss():
 @pytest.mark.parametrize("function", [
     obj.dispersion, obj.orthogonality, obj.frobenius_orthogonality, lambda t: obj.semantic_separation(t, 20, "minmax"),
 ])
-def test_episodes_of_a_batch_are_independent(function: Callable[[Tensor], Tensor]):
+def test_episodes_of_a_batch_are_independent(function):
     batch = torch.stack([unit_rows(9, seed=s) for s in range(3)])
     torch.testing.assert_close(function(batch), torch.stack([function(text) for text in batch]))
 

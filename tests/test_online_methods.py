@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +46,7 @@ def predict(trainer, views: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["plain", "confident"])
-def test_tda_equals_the_reference(clip_model, views, kind: str):
+def test_tda_equals_the_reference(clip_model, views, kind):
     trainer = make_trainer("TDA", clip_model, "TRAINER.TDA.VIEWS", kind)
     text, scale = trainer.clip.text, trainer.clip.scale
     chosen = confident_views(class_logits(views, text, scale), 0.1)
@@ -86,7 +85,7 @@ def hard(clip_model) -> torch.Tensor:
     ("DPE", "plain", [], {}), ("DPE", "confident", ["TRAINER.DPE.PREDICT", "confident"], {"predict": True}),
     ("DOTA", "plain", ["TRAINER.DOTA.RHO", 0.05], {"rho": 0.05}), ("DOTA", "confident", [], {}),
 ])
-def test_streams_equal_the_reference(clip_model, hard, method: str, kind: str | None, opts: list, settings: dict):
+def test_streams_equal_the_reference(clip_model, hard, method, kind, opts, settings):
     views = [f"TRAINER.{method.upper()}.VIEWS", kind] if kind else []
     trainer = make_trainer(method, clip_model, *views, *opts)
     text = trainer.clip.text.double()
@@ -159,7 +158,7 @@ def test_dotas_first_image(clip_model, hard):
 
 
 @pytest.mark.parametrize("method", ONLINE)
-def test_a_batch_is_a_stream_in_order(clip_model, hard, method: str):
+def test_a_batch_is_a_stream_in_order(clip_model, hard, method):
     """Several images at once give what they give one by one, not the first one's prediction alone."""
     def make():
         return make_trainer(method, clip_model, *(["TRAINER.ONZETA.IMAGES", IMAGES] if method == "OnZeta" else []))
@@ -172,7 +171,7 @@ def test_a_batch_is_a_stream_in_order(clip_model, hard, method: str):
 
 
 @pytest.mark.parametrize("method", ONLINE)
-def test_a_call_is_a_stream_and_an_adapter_continues_it(clip_model, method: str):
+def test_a_call_is_a_stream_and_an_adapter_continues_it(clip_model, method):
     images = make_views(images=6)
     expected = adapt(method, clip_model, NAMES, images).logits
     adapter = Adapter(method, clip_model, NAMES, images.shape[1])
@@ -181,7 +180,7 @@ def test_a_call_is_a_stream_and_an_adapter_continues_it(clip_model, method: str)
 
 
 @pytest.mark.parametrize("method", STREAMS)
-def test_classes_of_one_name_and_a_single_class(clip_model, hard, method: str):
+def test_classes_of_one_name_and_a_single_class(clip_model, hard, method):
     for names in ([NAMES[0], *NAMES[:4], *["cat"] * 2], ["cat"]):
         trainer = make_trainer(method, clip_model, names=names)
         assert predict(trainer, hard).isfinite().all()
@@ -199,13 +198,13 @@ def test_classes_of_one_name_and_a_single_class(clip_model, hard, method: str):
     ("TPT", ["TTA.RESET", "0"], "image, never, or a number"), ("TPT", ["TTA.RESET", "often"], "image, never, or"),
     ("TDA", ["TTA.RESET", "never"], "TTA.RESET never works only with methods that tune by gradients"),
 ])
-def test_settings_that_cannot_work(method: str, opts: list, message: str):
+def test_settings_that_cannot_work(method, opts, message):
     with pytest.raises(ConfigError, match=message):
         build_cfg(method, opts=opts)
 
 
 @pytest.mark.parametrize("every", [0, 2])
-def test_a_carried_context_equals_the_reference(clip_model, every: int):
+def test_a_carried_context_equals_the_reference(clip_model, every):
     """The optimizer is carried and reset with the context; zero-shot predictions stay zero-shot."""
     images = make_views(images=5)
     found = adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", every or "never"])
@@ -219,7 +218,7 @@ def test_a_carried_context_equals_the_reference(clip_model, every: int):
 
 
 @pytest.mark.parametrize("method", ["SoC", "TPS", "RTPT"])
-def test_the_family_carries_its_context(clip_model, method: str):
+def test_the_family_carries_its_context(clip_model, method):
     images = encode_views(as_backbone(clip_model), make_views(images=3))
     at_once = make_trainer(method, clip_model, "TTA.RESET", "never").adapt(images).logits
     assert torch.equal(predict(make_trainer(method, clip_model, "TTA.RESET", "never"), images), at_once)
@@ -239,7 +238,7 @@ def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["Penalty", "ZSNorm"])
-def test_the_range_of_the_plain_view(clip_model, method: str):
+def test_the_range_of_the_plain_view(clip_model, method):
     trainer = make_trainer(method, clip_model, f"TRAINER.{method.upper()}.RANGE", "plain")
     logits = 5 * torch.randn(2, 20, len(NAMES), generator=torch.Generator().manual_seed(0))
     kept = logits.take_along_dim(trainer.select(logits)[..., None], dim=1)
@@ -260,7 +259,7 @@ def run(clip_file, image_folder, tmp_path):
 
 
 @pytest.mark.parametrize(("method", "opts"), [*((method, ()) for method in ONLINE), ("TPT", ("TTA.RESET", 5))])
-def test_interrupted_and_continued(run, method: str, opts: tuple, monkeypatch):
+def test_interrupted_and_continued(run, method, opts, monkeypatch):
     expected = run(method, "whole", *opts)
     real, written = RunDir.write_state, []
 
@@ -294,14 +293,14 @@ def test_published_values_are_an_option():
     ("DPE", "SUN397", {"ALPHA": 6, "BETA": 3, "LR_TEXT": 2e-4, "LR_IMAGE": 2e-4, "ALIGN": 0.2}),
     ("DOTA", "Caltech101", {"ETA": 0.3, "RHO": 0.02, "EPSILON": 2e-3}),
 ])
-def test_published_values_per_set(clip_model, method: str, dataset: str, values: dict):
+def test_published_values_per_set(clip_model, method, dataset, values):
     opts = ("DATASET.NAME", dataset, f"TRAINER.{method.upper()}.VALUES", "paper")
     assert make_trainer(method, clip_model, *opts).method_settings.items() >= values.items()
     assert not make_trainer(method, clip_model, *opts[:2]).method_settings.items() >= values.items()
     assert len(TRAINER_REGISTRY.get(method).paper) == (14 if method == "BoostAdapter" else 15)
 
 
-def test_the_report_shows_the_deviation_over_orders(run, tmp_path: Path, capsys):
+def test_the_report_shows_the_deviation_over_orders(run, tmp_path, capsys):
     for seed in range(3):
         run("OnZeta", f"orders/seed{seed}", "SEED", seed)
     capsys.readouterr()
@@ -314,7 +313,7 @@ def test_the_report_shows_the_deviation_over_orders(run, tmp_path: Path, capsys)
     assert any("seeds, which for OnZeta" in line and "are orders of the images" in line for line in lines)
 
 
-def test_a_carried_context_in_the_report(run, tmp_path: Path, capsys):
+def test_a_carried_context_in_the_report(run, tmp_path, capsys):
     """Its label says when it is reset, and its figure shows the stream."""
     for reset in ("image", "never"):
         run("TPT", f"reset/{reset}", "TTA.RESET", reset)

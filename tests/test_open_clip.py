@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,7 +29,7 @@ open_clip = pytest.importorskip("open_clip")
 
 
 @pytest.mark.parametrize("kind", OPEN_CLIP_KINDS)
-def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
+def test_features_and_gradients_are_the_librarys(kind, tmp_path):
     name, model = make_open_clip(tmp_path, kind)
     backbone = load_clip(f"open_clip:{name}@{tmp_path / kind}.pt", "cpu")
     assert backbone.packed == OPEN_CLIP_KINDS[kind][0]
@@ -38,7 +37,7 @@ def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
                    word_embedding(model))
 
 
-def test_activation_and_pixels_are_those_of_the_tag(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_activation_and_pixels_are_those_of_the_tag(monkeypatch, tmp_path):
     open_clip_config(tmp_path, "promptcal-tags")
     model = open_clip_model("promptcal-tags", force_quick_gelu=True)
     torch.save(model.state_dict(), tmp_path / "x.pt")
@@ -75,7 +74,7 @@ def test_activation_and_pixels_are_those_of_the_tag(monkeypatch: pytest.MonkeyPa
     ("local-dir:nowhere", r"open_clip cannot load local-dir:nowhere \("),
     ("ViT-B-32/laion2b_s34b_b79k", "couldn't connect.*fetch the file and give open_clip:MODEL/TAG@FILE"),
 ])
-def test_names_that_cannot_be_loaded(name: str, message: str, monkeypatch: pytest.MonkeyPatch):
+def test_names_that_cannot_be_loaded(name, message, monkeypatch):
     def offline(*_, **__):
         raise OSError("We couldn't connect to the hub\nand more lines")
 
@@ -85,13 +84,13 @@ def test_names_that_cannot_be_loaded(name: str, message: str, monkeypatch: pytes
     assert "\n" not in str(error.value)
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
     with pytest.raises(WeightsError, match=r"pip install -e '\.\[open_clip\]'"):
         load_clip("open_clip:ViT-B-32/openai")
 
 
-def test_a_folder_with_a_model_of_its_own(tmp_path: Path):
+def test_a_folder_with_a_model_of_its_own(tmp_path):
     """As BiomedCLIP: no built-in config, a BERT with its control tokens, and pixels of its own."""
     model = model_folder(tmp_path, "bert")
     name = f"open_clip:local-dir:{tmp_path / 'bert'}"
@@ -112,7 +111,7 @@ def test_a_folder_with_a_model_of_its_own(tmp_path: Path):
         load_clip(name, "cpu")
 
 
-def test_no_code_of_a_models_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_code_of_a_models_folder_runs(tmp_path, monkeypatch):
     model_folder(tmp_path, "bert")
     folder = tmp_path / "bert"
     config = json.loads((folder / "config.json").read_text())

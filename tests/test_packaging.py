@@ -104,7 +104,7 @@ def files_of(wheel: Path) -> set[str]:
 
 @pytest.mark.posix
 @pytest.mark.slow
-def test_the_wheel_of_a_clone_without_links_is_whole_and_works(clone: Path, tmp_path: Path):
+def test_the_wheel_of_a_clone_without_links_is_whole_and_works(clone, tmp_path):
     wheel = build_wheel(clone, tmp_path)
     assert files_of(wheel) == expected_files()
     assert wheel.name == f"promptcal-{promptcal.__version__}-py3-none-any.whl"
@@ -119,7 +119,7 @@ def test_the_wheel_of_a_clone_without_links_is_whole_and_works(clone: Path, tmp_
 
 
 @pytest.mark.posix
-def test_the_source_distribution_gives_the_same_wheel(clone: Path, tmp_path: Path):
+def test_the_source_distribution_gives_the_same_wheel(clone, tmp_path):
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     run(sys.executable, "-c", code, cwd=clone)
     (sdist,) = tmp_path.glob("*.tar.gz")
@@ -137,7 +137,7 @@ def test_the_source_distribution_gives_the_same_wheel(clone: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_links", [True, False])
-def test_an_editable_installation_uses_the_clone(clone: Path, tmp_path: Path, has_links: bool):
+def test_an_editable_installation_uses_the_clone(clone, tmp_path, has_links):
     """Also where Python starts beside a folder called `promptcal`, such as another user's clone."""
     if has_links:
         for link in LINKS:
@@ -161,14 +161,14 @@ def test_an_editable_installation_uses_the_clone(clone: Path, tmp_path: Path, ha
 
 
 @pytest.mark.posix
-def test_a_script_runs_in_a_clone_without_links(clone: Path):
+def test_a_script_runs_in_a_clone_without_links(clone):
     with (clone / "datasets" / "utils" / "cli.py").open("a", encoding="utf-8") as file:
         file.write('print("the clone")\n')
     assert "the clone" in run(sys.executable, "tools/train.py", "--help", cwd=clone)
 
 
 @pytest.mark.parametrize("tool", ["train.py", "check_data.py"])
-def test_a_script_outside_of_the_environment_gets_one_line(tool: str):
+def test_a_script_outside_of_the_environment_gets_one_line(tool):
     """-S leaves out what is installed."""
     environment = {**os.environ, "PYTHONPATH": ""}
     done = subprocess.run([sys.executable, "-S", PROJECT / "tools" / tool], env=environment,
