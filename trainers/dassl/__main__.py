@@ -21,6 +21,11 @@ from .patches import explaining_absent_packages
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Runs a checkout's train.py in this process.
+
+    Args:
+        argv: The command line after the module's name; None = that of the process.
+    """
     parser = argparse.ArgumentParser(
         "python -m promptcal.trainers.dassl",
         description=__doc__,

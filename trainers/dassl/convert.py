@@ -113,7 +113,11 @@ class DasslDataset(Dataset):
 
 
 def as_data(items: Iterable[Any] | None) -> list[Datum]:
-    """Dassl's list of images as ours; None is an empty list."""
+    """Dassl's list of images as ours.
+
+    Args:
+        items: With `impath`, `label`, `domain` and `classname`; None is an empty list.
+    """
     data = []
     for item in items or ():
         path = str(Path(item.impath))

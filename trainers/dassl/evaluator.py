@@ -59,14 +59,23 @@ class Calibration(Classification):
         self.outputs: list[np.ndarray] = []
 
     def reset(self) -> None:
+        """Forgets the outputs of an earlier test."""
         super().reset()
         self.outputs = []
 
     def process(self, mo: Tensor, gt: Tensor) -> None:
+        """Takes a batch, under Dassl's names of the arguments.
+
+        Args:
+            mo: The model's output, which are logits, (B, K).
+            gt: Labels, (B,).
+        """
         super().process(mo, gt)
         self.outputs.append(mo.detach().float().cpu().numpy())
 
     def evaluate(self) -> OrderedDict:
+        """Dassl's metrics, then ECE, ACE, Brier score and mean confidence; writes the run's files.
+        """
         results = super().evaluate()
         logits = np.concatenate(self.outputs)
         labels = np.array(self._y_true, dtype=np.int64)

@@ -38,6 +38,7 @@ class PromptCalTrainer(TrainerX):
     prompt = ""  # checkpoint to start from
 
     def build_data_loader(self) -> None:
+        """Reads the data set with Dassl's reader and makes no data loaders."""
         self.source = build_dataset(self.cfg)
         # Views follow from seed and image, so there are no loaders.
         self.train_loader_x = None
@@ -59,21 +60,40 @@ class PromptCalTrainer(TrainerX):
             )
 
     def load_model(self, directory: str, epoch: int | None = None) -> None:
-        """Finds the prompt of a CoOp run to start from."""
+        """Finds the prompt of a CoOp run to start from.
+
+        Args:
+            directory: Of the run; "" = none, the prompt is the settings' own.
+            epoch: Of the checkpoint; None = the best one if CoOp wrote it, else the last.
+        """
         self.prompt = ""
         if directory:
             self.prompt = str(find_prompt(directory, epoch))
 
     def train(self) -> None:
+        """A whole run, with the lines that Dassl prints at the end of a training."""
         results = self.run_engine(train=TRAINER_REGISTRY.get(self.method).trained)
         print("\n".join(END_OF_TRAINING))
         self.evaluate(results)
 
     def test(self, split: str | None = None) -> float:
+        """A whole run without training.
+
+        Args:
+            split: `val` or `test`; None = what the config says.
+
+        Returns:
+            The accuracy in percent.
+        """
         return self.evaluate(self.run_engine(train=False, split=split))
 
     def run_engine(self, train: bool, split: str | None = None) -> Results:
-        """A whole run, with cache, resume and several processes as in tools/train.py."""
+        """A whole run, with cache, resume and several processes as in tools/train.py.
+
+        Args:
+            train: Train a prompt first, where the method does.
+            split: `val` or `test`; None = what the config says.
+        """
         cfg = our_cfg(self.cfg, self.method, self.prompt, split)
         self.engine = TRAINER_REGISTRY.get(self.method)(cfg, self.data)
         self.engine.log_name = ""  # Dassl writes log.txt, our lines included
@@ -86,7 +106,14 @@ class PromptCalTrainer(TrainerX):
         return results
 
     def evaluate(self, results: Results) -> float:
-        """Prints the result through Dassl's evaluator."""
+        """Prints the result through Dassl's evaluator.
+
+        Args:
+            results: The content of results.json.
+
+        Returns:
+            The accuracy in percent.
+        """
         if not self.engine.dist.is_main:
             return results["accuracy"]
         predictions = read_predictions(run_path(self.engine.cfg))

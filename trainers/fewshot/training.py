@@ -48,6 +48,12 @@ class Schedule:
 
 
 def random_context(shape: tuple[int, ...], seed: int) -> Tensor:
+    """A random initial context with CLIP's own standard deviation of token embeddings.
+
+    Args:
+        shape: (n_ctx, width), or (K, n_ctx, width) if class-specific.
+        seed: Of the draw.
+    """
     return START_STD * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -60,7 +66,13 @@ class EpochSums:
         self.correct = torch.zeros((), dtype=torch.long, device=device)
 
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Adds a batch with its mean loss, logits (B, K) and labels (B,)."""
+        """Adds a batch.
+
+        Args:
+            loss: Its mean loss.
+            logits: (B, K).
+            labels: (B,).
+        """
         self.images += len(labels)
         self.loss = self.loss + loss.double() * len(labels)
         self.correct = self.correct + (logits.argmax(-1) == labels).sum()
@@ -97,19 +109,33 @@ class PromptLearner:
         self.figures: dict[str, float] = {}  # of the last epoch
 
     def begin_epoch(self) -> None:
+        """Sets the learning rate of the next epoch."""
         self.sums = EpochSums(self.context.device)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.epoch)
 
     def step(self, images: Tensor, labels: Tensor) -> None:
-        """One step on unit image features (B, d) with labels (B,)."""
+        """One step of SGD.
+
+        Args:
+            images: Unit image features, (B, d).
+            labels: True classes, (B,).
+        """
         loss, logits, self.context.grad = retry_on_oom(
             lambda: self.gradient(images, labels), self.encoder.budget.halve_classes)
         self.optimizer.step()
         self.sums.add(loss, logits, labels)
 
     def gradient(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cross entropy, logits (B, K), and the context's gradient."""
+        """The loss of a batch and its gradient.
+
+        Args:
+            images: Unit image features, (B, d).
+            labels: True classes, (B,).
+
+        Returns:
+            Cross entropy, logits (B, K), and the gradient of the context, in its shape.
+        """
         text, vjp = self.encoder.with_vjp(self.context[None])  # (1, K, d)
         text.requires_grad_()
         with torch.enable_grad():
@@ -119,6 +145,7 @@ class PromptLearner:
         return loss.detach(), logits.detach(), vjp(grad_text)[0]
 
     def end_epoch(self) -> None:
+        """Keeps loss and accuracy of the epoch; refuses a loss that is not finite."""
         loss = float(self.sums.loss)
         if not math.isfinite(loss):
             raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or "

@@ -33,6 +33,15 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence
     """An epoch's batches in random order.
 
     As in Dassl, an incomplete last one is left out unless it is the only one.
+
+    Args:
+        count: Number of images.
+        size: Images per batch.
+        seed: Of the order.
+        epoch: From 0; each has an order of its own.
+
+    Returns:
+        Positions of images, batch by batch.
     """
     order = np.random.default_rng([seed, ORDER, epoch]).permutation(count).tolist()
     used_images = count - count % size
@@ -72,6 +81,7 @@ class TrainingImages:
 
     @property
     def views(self) -> str:
+        """What is trained on, in words, for the log and results.json."""
         if self.fixed:
             return "fixed plain views"
         return "new random crops in each epoch"
@@ -88,7 +98,15 @@ class TrainingImages:
         return list(bad.values())
 
     def epochs(self, start: int, stop: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
-        """For each epoch its batches of unit features (B, d) and labels (B,)."""
+        """The batches of each epoch.
+
+        Args:
+            start: The first epoch, from 0.
+            stop: The epoch after the last one.
+
+        Yields:
+            For each epoch an iterator over its batches of unit features (B, d) and labels (B,).
+        """
         count = len(self.items)
         labels = torch.tensor([item.label for item in self.items], device=self.backbone.device)
         plan: dict[int, list[Sequence[int]]] = {}  # batches by epoch
@@ -117,11 +135,20 @@ class TrainingImages:
         self, items: Sequence[Datum], make: Callable[[Image.Image, int], T],
         batches: Sequence[Sequence[int]],
     ) -> Iterator[LoadedBatch[T]]:
+        """Reads images and makes something of each, in threads.
+
+        Args:
+            items: The images.
+            make: From an image and its position in `items` to what is wanted.
+            batches: Positions in `items`, batch by batch.
+        """
+
         def read(index: int) -> Image.Image:
             return self.dataset.read_image(items[index])
 
         return load_batches(read, make, batches, num_threads(self.workers))
 
     def encode(self, batch: LoadedBatch[Tensor]) -> Tensor:
+        """Unit features (B, d) of a batch with one view per image."""
         views = pin(torch.stack(batch.made), self.backbone.device)
         return encode_views(self.backbone, views, self.precision)[:, 0]

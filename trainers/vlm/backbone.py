@@ -39,6 +39,7 @@ class Backbone(ABC):
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return self.logit_scale.device
 
     @property
@@ -86,14 +87,24 @@ class Backbone(ABC):
         precision: str,
         position: ClassTokenPosition | None = None,
     ) -> TextTower | GenericTower:
-        """The text tower for these classes, given as the tokens after the context, `end` included.
+        """The text tower for these classes.
+
+        Args:
+            class_tokens: For each class the tokens after the context, `end` included.
+            precision: In which it runs: fp32, fp16 or bf16.
+            position: Of the class names; None = after the context.
         """
         if isinstance(self.text, TextWeights):
             return TextTower(self.text, class_tokens, precision, position)
         return GenericTower(self.text, class_tokens, precision, position)
 
     def with_pixels(self, mean: Sequence[float], std: Sequence[float]) -> Self:
-        """The same with another mean and deviation of pixels, where they are given."""
+        """The same with another mean and deviation of pixels, where they are given.
+
+        Args:
+            mean: Of red, green and blue, for pixels from 0 to 1; empty = the model's own.
+            std: Likewise.
+        """
         other = copy(self)
         other.pixels = replace(
             self.pixels, mean=tuple(mean) or self.pixels.mean, std=tuple(std) or self.pixels.std
@@ -112,6 +123,12 @@ class Backbone(ABC):
 
 
 def import_library(name: str, extra: str) -> ModuleType:
+    """Imports an optional library, or says how to install it.
+
+    Args:
+        name: Of the module.
+        extra: Of this package, with which it is installed.
+    """
     try:
         return import_module(name)
     except ImportError as error:
@@ -122,8 +139,13 @@ def import_library(name: str, extra: str) -> ModuleType:
 
 @contextmanager
 def library_errors(problem: str, remedy: str) -> Iterator[None]:
-    """Any error of a library (no network, damaged files, shapes that do not fit) as one line with
-    the remedy.
+    """Any error of a library becomes one line with the remedy.
+
+    Such as no network, damaged files, and shapes that do not fit.
+
+    Args:
+        problem: What cannot be done.
+        remedy: What the user can do.
     """
     try:
         yield

@@ -69,19 +69,28 @@ class Budget:
         return cls(episodes=1, classes=1, views=views_within_memory(backbone))
 
     def halve_episodes(self, at_once: int) -> str:
-        """Less memory than `at_once` episodes take; first the episodes, then the classes."""
+        """Makes the next attempt smaller: first the episodes, then the classes.
+
+        Args:
+            at_once: How many episodes ran out of memory.
+
+        Returns:
+            The new number in words.
+        """
         if at_once == 1:
             return self.halve_classes()
         self.episodes = -(-at_once // 2)
         return counted(self.episodes, "episode")
 
     def halve_classes(self) -> str:
+        """Half as many classes in one pass of the text tower. Returns the number in words."""
         if self.classes == 1:
             raise UserError("out of memory with one class at a time: use DEVICE cpu")
         self.classes = -(-self.classes // 2)
         return plural(self.classes, "class", "classes")
 
     def halve_views(self) -> str:
+        """Half as many views in one pass of the image tower. Returns the number in words."""
         if self.views == 1:
             raise UserError("out of memory with one view at a time: use DEVICE cpu")
         self.views //= 2
@@ -89,14 +98,25 @@ class Budget:
 
 
 def per_device(limits: dict[str, T], backbone: Backbone) -> T:
-    """The limit of a backbone's device."""
+    """The limit of a backbone's device.
+
+    Args:
+        limits: By "cpu" and "gpu".
+        backbone: The model.
+    """
     return limits["gpu" if is_gpu(backbone.device) else "cpu"]
 
 
 def episodes_within_memory(
     device: torch.device, tower: TextTower | GenericTower, steps: int,
 ) -> int:
-    """Episodes in one pass of the text tower."""
+    """Episodes in one pass of the text tower.
+
+    Args:
+        device: Where it runs.
+        tower: The text tower of all classes.
+        steps: Gradient steps of an episode; the first one is cheaper than later ones.
+    """
     if not is_gpu(device):
         return max(1, TOKENS_ON_CPU // tower.tokens)
     # The first step's backward pass goes through activations that all episodes share. It holds less
@@ -108,10 +128,15 @@ def episodes_within_memory(
 
 
 def classes_within_memory(backbone: Backbone, classes: int, saved_bytes: float) -> int:
-    """Classes in one pass of the text tower, given the bytes that autograd saves for all of them.
+    """Classes in one pass of the text tower.
 
     All classes, if SAVED_BYTES hold their activations, which is so up to one or two thousand. With
     more, groups are half as large as would fit: the backward pass needs memory of its own.
+
+    Args:
+        backbone: The model.
+        classes: K.
+        saved_bytes: What autograd saves for all classes.
     """
     limit = per_device(SAVED_BYTES, backbone)
     if saved_bytes <= limit:

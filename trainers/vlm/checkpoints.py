@@ -48,6 +48,7 @@ STORAGE_DTYPES = {
 
 
 def sha256(path: Path) -> str:
+    """The hash of a file, 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -66,6 +67,7 @@ class StandIn:
         return StandIn()
 
     def append(self, value: Any) -> None:
+        """Ignores an item, as of a list."""
         pass
 
     extend = append
@@ -107,7 +109,13 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
             raise WeightsError("its tensors claim far more numbers than the file holds")
 
     def storage(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
-        """The data of this name as a flat tensor."""
+        """The data of this name as a flat tensor.
+
+        Args:
+            dtype: Of its numbers.
+            key: Its name in the zip file.
+            numel: How many numbers it has.
+        """
         if key not in self.storages:
             data = read_member(self.archive, f"{self.folder}data/{key}", self.left)
             self.take(len(data))
@@ -124,7 +132,14 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     def view(
         self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
     ) -> Tensor:
-        """A copy of a part of a storage, after checking that the part lies inside."""
+        """A copy of a part of a storage, after checking that the part lies inside.
+
+        Args:
+            storage: A flat tensor.
+            offset: The tensor's first number in it.
+            size: The tensor's shape.
+            stride: Distance in the storage of neighbours in each dimension.
+        """
         numbers = (offset, *size, *stride)
         are_numbers = all(type(number) is int and 0 <= number < 1 << 48 for number in numbers)
         if len(size) != len(stride) or len(size) > MOST_PARTS or not are_numbers:
@@ -150,12 +165,14 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         raise WeightsError("the file describes its tensors' data in an unknown way")
 
     def load_reduce(self) -> None:
+        """Calls what is on the stack: a replacement or a stand-in."""
         args = self.stack.pop()
         if not isinstance(args, tuple) or len(args) > MOST_PARTS:
             raise WeightsError("the file calls something with too many arguments")
         self.stack[-1] = self.stack[-1](*args)
 
     def load_newobj(self) -> None:
+        """An object of any class becomes a stand-in."""
         self.stack[-2:] = [StandIn()]  # in place of class and arguments
 
     def load_build(self) -> None:
@@ -165,9 +182,11 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
             self.stack[-1].state = state
 
     def load_setitem(self) -> None:
+        """Sets one item of a dict."""
         self.set_items([self.stack.pop(-2), self.stack.pop()])
 
     def load_setitems(self) -> None:
+        """Sets several items of a dict."""
         self.set_items(self.pop_mark())
 
     def set_items(self, items: list[Any]) -> None:
@@ -182,6 +201,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
                 target[key] = value
 
     def load_additems(self) -> None:
+        """Drops the items of a set."""
         self.pop_mark()
 
     dispatch |= {
@@ -207,14 +227,17 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
 
 def first_argument(tensor: Any, *_: Any) -> Any:
+    """Of `_rebuild_parameter`: a parameter is read as its tensor."""
     return tensor
 
 
 def plain_size(size: Any = ()) -> Any:
+    """Of `torch.Size`: a tuple."""
     return size
 
 
 def empty_dict(*_: Any) -> dict[Any, Any]:
+    """Of dicts with an order or a default: a plain dict, which is filled later."""
     return {}
 
 
@@ -271,9 +294,14 @@ def read_checkpoint(path: str | Path) -> Any:
 
 
 def tensors_by_name(content: Any) -> dict[str, Tensor]:
-    """All tensors in nested dicts and stand-ins (the modules of a TorchScript archive) by their
-    dotted name. Each dict is visited once: a few that hold each other twice would otherwise have a
+    """All tensors of a file by their dotted name.
+
+    They are looked for in nested dicts and in stand-ins, which are the modules of a TorchScript
+    archive. Each dict is visited once: a few that hold each other twice would otherwise have a
     billion names.
+
+    Args:
+        content: What `read_checkpoint` returned.
     """
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()

@@ -133,6 +133,10 @@ class ClassTexts:
         Its cosine with an image is, up to its length, the mean of the texts' cosines. That length
         is below 1 where the texts differ: with `similarity` it multiplies the class's logit, a
         temperature per class; with `mean` it is dropped.
+
+        Args:
+            backbone: The model.
+            precision: Of the text tower.
         """
         tokens = self.tokens(backbone)
         no_context = torch.empty(1, 0, backbone.width, device=backbone.device)

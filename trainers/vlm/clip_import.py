@@ -19,7 +19,10 @@ PKG_RESOURCES = "pkg_resources"
 
 
 class ClipLoader(SourceFileLoader):
+    """Loads `clip.clip` while a module with the attribute `packaging` replaces `pkg_resources`."""
+
     def exec_module(self, module: ModuleType) -> None:
+        """Runs the module's code, then puts the real `pkg_resources` back."""
         real = sys.modules.get(PKG_RESOURCES)
         stand_in = sys.modules[PKG_RESOURCES] = ModuleType(PKG_RESOURCES)
         stand_in.__dict__["packaging"] = packaging
@@ -32,9 +35,12 @@ class ClipLoader(SourceFileLoader):
 
 
 class ClipFinder(MetaPathFinder):
+    """Finds `clip.clip` where Python would, and gives it the loader above."""
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """As of any finder: None for other modules."""
         spec = PathFinder.find_spec(name, path) if name == "clip.clip" else None
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = ClipLoader(name, spec.loader.path)

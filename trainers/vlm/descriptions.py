@@ -111,16 +111,31 @@ def _form_of(listed: Sequence[Sequence[str]], classnames: Sequence[str]) -> str:
 
 
 def is_sentence(text: str, name: str) -> bool:
-    """A sentence names the class, or begins with a capital letter and ends with a full stop; a
-    phrase does neither.
+    """Whether a text is a sentence, not a phrase.
+
+    A sentence names the class, or begins with a capital letter and ends with a full stop.
+
+    Args:
+        text: A description.
+        name: Of its class.
     """
     names_class = name.casefold() in text.casefold()
     return names_class or (text[0].isupper() and text.endswith((".", "!", "?")))
 
 
 def from_phrase(name: str, phrase: str) -> str:
-    """DCLIP's form, `name, which has long legs.`, with the link chosen by whole words: DCLIP's own
-    code writes "which is" before any word that begins with an a.
+    """DCLIP's form of a phrase: `name, which has long legs.`
+
+    The link is chosen by whole words. DCLIP's own code writes "which is" before any word that
+    begins with an a.
+
+    Args:
+        name: Of the class.
+        phrase: Such as `long legs`.
+
+    Example:
+        >>> from_phrase("heron", "long legs"), from_phrase("heron", "often wades")
+        ('heron, which has long legs.', 'heron, which often wades.')
     """
     first = phrase.split()[0].casefold()
     if first in AFTER_WHICH_IS:

@@ -94,6 +94,7 @@ class HuggingFaceBackbone(Backbone):
         self.packed = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS and at_end
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
+        """The library's own image features, (N, 3, size, size) -> (N, d)."""
         return pooled(self.module.get_image_features(pixel_values=pixels))
 
     def encode_ids(self, ids: Tensor) -> Tensor:
@@ -162,8 +163,11 @@ def pooled(output: Any) -> Tensor:
 
 
 def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
-    """The folder's own tokenizer, with its control tokens; `rows` is the size of the model's token
-    table.
+    """The folder's own tokenizer, with its control tokens.
+
+    Args:
+        tokenizer: Of transformers.
+        rows: Tokens in the model's token table; a text with others is refused.
     """
     def encode(text: str) -> list[int]:
         tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
@@ -185,9 +189,13 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
 
 
 def read_json(folder: Path, *names: str) -> dict[str, Any]:
-    """The first of these files that the folder has.
+    """Reads the first of these files that the folder has.
 
     None may ask for code of the folder or of a hub to be run.
+
+    Args:
+        folder: Of the model.
+        names: Of the files, the usual one first.
     """
     paths = [folder / name for name in names if (folder / name).is_file()]
     if not paths:
@@ -224,7 +232,12 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
 
 
 def pixels_of(folder: Path, size: int) -> Pixels:
-    """The preprocessing of the folder's image processor."""
+    """The preprocessing of the folder's image processor.
+
+    Args:
+        folder: Of the model.
+        size: Pixels per side that the image tower takes; another size is refused.
+    """
     config = read_json(folder, "preprocessor_config.json", "processor_config.json")
     config = config.get("image_processor", config)
     mean = config.get("image_mean")
@@ -302,6 +315,12 @@ def find_folder(name: str) -> tuple[Path, str]:
 
 
 def load(name: str, device: torch.device) -> HuggingFaceBackbone:
+    """Loads a model from a local folder, without running code of the folder.
+
+    Args:
+        name: The folder.
+        device: Where the model goes.
+    """
     folder, kind = find_folder(name)
     library = import_library("transformers", "hf")
     with library_errors(f"transformers cannot load {folder}", SAVE_AGAIN):

@@ -19,6 +19,10 @@ def pixel_statistics(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tens
     """Mean and deviation of a backbone's pixels, (3, 1, 1) each.
 
     Uploaded once: each upload would make the host wait for a GPU.
+
+    Args:
+        pixels: The image tower's input.
+        device: Where they are used.
     """
     mean = torch.tensor(pixels.mean, dtype=torch.float32, device=device).view(3, 1, 1)
     std = torch.tensor(pixels.std, dtype=torch.float32, device=device).view(3, 1, 1)
@@ -26,7 +30,15 @@ def pixel_statistics(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tens
 
 
 def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
-    """Pixel values from 0 to 255, uint8 or float, normalised on their device. (..., 3, H, W)"""
+    """Pixel values as the image tower takes them: (value / 255 − mean) / deviation.
+
+    Args:
+        views: From 0 to 255, uint8 or float, (..., 3, H, W).
+        pixels: The image tower's input.
+
+    Returns:
+        fp32 on the device of the views, (..., 3, H, W).
+    """
     mean, std = pixel_statistics(pixels, views.device)
     if views.dtype == torch.uint8 and views.device.type == "cpu" and views.dim() > 3:
         normalised = torch.empty(views.shape)
@@ -86,7 +98,15 @@ def encode_views(
 
 
 def split_views(images: Sequence[Tensor], size: int) -> list[list[Tensor]]:
-    """The views of images in pieces of `size`, each a list of slices, without copying them."""
+    """Divides the views of images into pieces, without copying them.
+
+    Args:
+        images: The views of each image, (V, 3, H, W).
+        size: Views per piece; only the last piece may have fewer.
+
+    Returns:
+        For each piece slices (n, 3, H, W) of one image or several.
+    """
     pieces: list[list[Tensor]] = []
     room = 0  # in the last piece
     for views in images:

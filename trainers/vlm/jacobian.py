@@ -30,8 +30,15 @@ class TextShape:
 
     @classmethod
     def of(cls, encoder: TextEncoder, context: Tensor) -> TextShape:
-        """From counts alone: tokens and groups are those before memory runs out, which may not
-        happen again when a run is continued."""
+        """The sizes, from counts alone.
+
+        Tokens and groups are those before memory runs out, which may not happen again when a run is
+        continued.
+
+        Args:
+            encoder: Text features of the classes.
+            context: (..., n_ctx, width).
+        """
         classes = len(encoder.class_tokens)
         tower = encoder.backbone.text_tower(encoder.class_tokens, "fp32")
         at_once = Budget.of(encoder.backbone, encoder.class_tokens).classes
@@ -68,7 +75,12 @@ def decide_jacobian(cfg: CfgNode, shape: TextShape, num_images: int) -> bool:
 
 
 def jacobian_pays_off(shape: TextShape, num_images: int) -> bool:
-    """Whether the gradients of so many images cost at least twice as much as the Jacobian."""
+    """Whether the gradients of so many images cost at least twice as much as the Jacobian.
+
+    Args:
+        shape: The sizes of text tower, classes and context.
+        num_images: The test images of the run.
+    """
     return num_images > 2 * break_even_images(shape)
 
 

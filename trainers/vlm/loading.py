@@ -23,7 +23,9 @@ LOADERS = {"open_clip": ".open_clip", "hf": ".hugging_face"}
 def register_backbones(prefix: str, module: str) -> None:
     """Makes the backbones `PREFIX:NAME` known.
 
-    `module`, usually `__name__`, has the functions that LOADERS names.
+    Args:
+        prefix: What names begin with, before the colon.
+        module: Usually `__name__`; it has the functions that LOADERS names.
     """
     if LOADERS.setdefault(prefix, module) != module:
         raise ConfigError(
@@ -43,10 +45,18 @@ def find_loader(name: str) -> tuple[ModuleType, str]:
 def load_clip(
     name: str, device: str | torch.device = "auto", expected_hash: str = ""
 ) -> CLIP | Backbone:
-    """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names,
-    the small CLIP (`small`) and local files; a Backbone for `open_clip:MODEL/TAG`,
-    `open_clip:MODEL@FILE` and `hf:FOLDER`. Files that change while they are read are refused;
-    `expected_hash` is an earlier `weights_hash` that they must still have.
+    """A CLIP by name, fp32, frozen, in eval mode.
+
+    Files that change while they are read are refused.
+
+    Args:
+        name: One of OpenAI's names, `small`, a path, `open_clip:MODEL/TAG`,
+            `open_clip:MODEL@FILE` or `hf:FOLDER`.
+        device: Where the model goes; "auto" = the GPU if there is one.
+        expected_hash: An earlier `weights_hash` that the files must still have; "" = any.
+
+    Returns:
+        OpenAI's own module for one of OpenAI's names, the small CLIP and paths; else a Backbone.
     """
     loader, rest = find_loader(name)
     before = expected_hash or loader.weights_hash(rest)

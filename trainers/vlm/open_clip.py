@@ -59,6 +59,7 @@ class OpenClipBackbone(Backbone):
             self.features = model.text_projection.shape[-1]
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
+        """The library's own image features, (N, 3, size, size) -> (N, d)."""
         return self.module.encode_image(pixels)
 
     @cached_property
@@ -95,8 +96,12 @@ def is_hugging_face(text: Any) -> bool:
 
 
 def is_plain(text: Any, ours: Tokenizer, tokenizer: Any) -> bool:
-    """Whether the packed tower computes the same: causal layers of OpenAI's kind, read at the one
-    end token.
+    """Whether the packed tower computes the same: causal layers of OpenAI's kind, read at the end.
+
+    Args:
+        text: The library's text tower.
+        ours: Its tokenizer as ours, which knows the end token.
+        tokenizer: The library's own.
     """
     if is_hugging_face(text) or text.attn_mask is None:
         return False
@@ -196,6 +201,7 @@ class Source:
 
 
 def library() -> ModuleType:
+    """The module `open_clip`."""
     return import_library("open_clip", "open_clip")
 
 
@@ -293,6 +299,12 @@ def local_file(source: Source) -> Path:
 
 
 def load(name: str, device: torch.device) -> OpenClipBackbone:
+    """Loads a model, downloading its weights if need be.
+
+    Args:
+        name: As for `find_source`.
+        device: Where the model goes.
+    """
     source = find_source(name)
     with explained(name):
         refuse_code(source.model)

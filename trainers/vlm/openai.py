@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
 SMALL = "small"
-SMALL_KNOWS = ("LandCover", "LandCoverShift")  # data sets of the kind that it was trained on
+SMALL_TRAINED_ON = ("LandCover", "LandCoverShift")  # data sets of the kind that it was trained on
 SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
 CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
 # Entries of OpenAI's archives and of the small CLIP that no other project's files have.
@@ -83,6 +83,7 @@ class OpenAIBackbone(Backbone):
 
     @property
     def text(self) -> TextWeights:
+        """The weights of the text tower."""
         return openai_text(self.module, QUICK_GELU, TOKENIZER.start)
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
@@ -106,6 +107,12 @@ class OpenAIBackbone(Backbone):
 
 
 def load(name: str, device: torch.device) -> OpenAIBackbone:
+    """Loads a model of OpenAI's, or the small CLIP.
+
+    Args:
+        name: As for `read_clip`.
+        device: Where the model goes.
+    """
     model = read_clip(name).to(device)
     setattr(model, NAME_OF_MODEL, name)  # users get the module alone, and give it back to `adapt`
     return OpenAIBackbone(model, name)
@@ -121,16 +128,27 @@ def official_name(weights: str) -> str:
 
 def weights_hash(name: str) -> str:
     """The file's SHA-256. Downloads are verified, so their address has it."""
-    digest = WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name))
+    if name in BACKBONES:
+        digest = WEIGHT_URLS[name].split("/")[-2]
+    else:
+        digest = sha256(weights_file(name))
     return digest[:16]
 
 
 def warn_of_small(backbone: str, dataset: str) -> str:
-    """Warns of the small CLIP on data that it was not trained for; returns the warning, or ""."""
-    if backbone != SMALL or dataset in SMALL_KNOWS:
+    """Warns of the small CLIP on data that it was not trained for.
+
+    Args:
+        backbone: Its name.
+        dataset: Registered name of the data set.
+
+    Returns:
+        The warning; "" if there is none.
+    """
+    if backbone != SMALL or dataset in SMALL_TRAINED_ON:
         return ""
     line = (
-        f"the small CLIP was trained only on aerial tiles ({', '.join(SMALL_KNOWS)}): its "
+        f"the small CLIP was trained only on aerial tiles ({', '.join(SMALL_TRAINED_ON)}): its "
         "predictions on anything else are near chance; take a general model, such as --backbone "
         "ViT-B/16"
     )
@@ -171,9 +189,14 @@ def cache_folder() -> Path:
 
 
 def download(name: str, folder: Path) -> Path:
-    """Fetches the weights of one of OpenAI's models into `folder`, unless the right file is there.
+    """Fetches the weights of one of OpenAI's models. Never leaves half a file.
 
-    Never leaves half a file.
+    Args:
+        name: One of BACKBONES.
+        folder: Where the file goes, unless the right one is there.
+
+    Returns:
+        The path of the file.
     """
     # A run with local weights needs none of it
     from ...datasets.download.fetch import FetchError, fetch_once
@@ -306,10 +329,17 @@ def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def full_token_table(rows: Tensor, weight: Tensor) -> Tensor:
-    """The small CLIP's token embeddings (VOCAB_SIZE, width): row `rows[i]` is `weight[i]`.
+    """The small CLIP's token embeddings: row `rows[i]` is `weight[i]`.
 
     All others are as before training, which starts from this table with no rows given, so they are
     not stored.
+
+    Args:
+        rows: Tokens whose embeddings are stored, (n,).
+        weight: Their embeddings, (n, width).
+
+    Returns:
+        (VOCAB_SIZE, width).
     """
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCAB_SIZE, weight.shape[1], generator=generator) * TOKEN_STD

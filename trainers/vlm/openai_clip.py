@@ -17,6 +17,7 @@ from . import clip_import  # noqa: F401
 
 
 def import_clip() -> ModuleType:
+    """Imports OpenAI's `clip`, also where another `clip` comes first on the path."""
     path = list(sys.path)
     theirs = {}
     installed = [
@@ -46,6 +47,7 @@ def import_clip() -> ModuleType:
 
 
 def remove_clip() -> dict[str, ModuleType]:
+    """Takes `clip` and its submodules out of `sys.modules`, and returns them."""
     names = [name for name in sys.modules if name.partition(".")[0] == "clip"]
     return {name: sys.modules.pop(name) for name in names}
 

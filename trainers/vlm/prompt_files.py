@@ -71,8 +71,10 @@ DESCRIPTIONS = {
 def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
     """The checkpoint in CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`.
 
-    Without an epoch it is `model-best.pth.tar`, which CoOp writes only where it validates;
-    otherwise the last epoch, which is what CoOp itself tests.
+    Args:
+        model_dir: Folder of a run of CoOp.
+        epoch: None = `model-best.pth.tar`, which CoOp writes only where it validates; otherwise the
+            last epoch, which is what CoOp itself tests.
     """
     folder = Path(model_dir) / FOLDER
     saved: dict[int, Path] = {}  # by epoch
@@ -186,7 +188,12 @@ def read_context(path: str | Path) -> StoredPrompt:
 
 
 def refuse_other_methods(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Other Dassl methods save more than a context, which alone is not what they learnt."""
+    """Refuses checkpoints of other Dassl methods: the context alone is not what they learnt.
+
+    Args:
+        path: Of the checkpoint, for the message.
+        tensors: All its tensors by name.
+    """
     for part, method in OTHERS.items():
         names = [name for name in tensors if part in name]
         if names:
@@ -247,7 +254,14 @@ def load_context(
 
 
 def check_context(path: Path, stored: StoredPrompt, backbone: Backbone, position: str) -> None:
-    """Refuses a context of another position of class names, another shape, or not finite."""
+    """Refuses a context of another position of class names, another shape, or not finite.
+
+    Args:
+        path: Of the checkpoint, for messages.
+        stored: Its content.
+        backbone: The model that it is used with.
+        position: Of the class name in the prompt.
+    """
     stored_position = stored.metadata.get(POSITION, "")
     if stored_position and stored_position != position:
         raise WeightsError(
@@ -278,6 +292,12 @@ def check_classes(
     """Refuses class-specific contexts of another class list.
 
     CoOp's files also hold the embeddings of the class names.
+
+    Args:
+        path: Of the checkpoint, for messages.
+        stored: Its content.
+        backbone: The model that it is used with.
+        class_tokens: For each class the tokens after the context.
     """
     shape = tuple(stored.context.shape)
     if shape[0] != len(class_tokens):
@@ -294,7 +314,16 @@ def check_classes(
 
 
 def warn_of_other_backbone(path: Path, stored: StoredPrompt, backbone: Backbone) -> None:
-    """By the embedding of the start token, which CoOp's files hold, or by the name in the file."""
+    """Warns of a prompt that was learnt with another model.
+
+    It is known by the embedding of the start token, which CoOp's files hold, or by the name in the
+    file.
+
+    Args:
+        path: Of the checkpoint, for the message.
+        stored: Its content.
+        backbone: The model that it is used with.
+    """
     prefix = stored.tensors.get("token_prefix")
     learnt_with = stored.backbone
     if prefix is not None:
@@ -316,6 +345,12 @@ def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: B
     """Whether a row of stored embeddings begins with the model's own of these tokens.
 
     They may be stored in half precision.
+
+    Args:
+        stored: (K, length, width), or of one row alone.
+        row: The class, where there are several.
+        tokens: What the row should begin with.
+        backbone: The model.
     """
     expected = backbone.embed([tokens])[0].cpu()
     beginning = stored
@@ -366,7 +401,12 @@ def write_checkpoint(
 
 
 def checkpoint_path(run_folder: Path, epoch: int) -> Path:
-    """Where CoOp saves it."""
+    """Where CoOp saves the prompt of an epoch.
+
+    Args:
+        run_folder: Of the run.
+        epoch: The last epoch of the training.
+    """
     return run_folder / FOLDER / f"model.pth.tar-{epoch}"
 
 

@@ -82,11 +82,15 @@ def protocol_of_metadata(metadata: Mapping[str, str]) -> PromptProtocol:
 
 
 def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtocol:
-    """From the last parts of a path, without the seed and the data set, which differ within a
-    protocol.
+    """The protocol that the last parts of a path name.
 
-    CoOp's own folders say the number of shots: `CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend`.
-    What is above the folder of the method says where the files lie, not how they were made.
+    Seed and data set, which differ within a protocol, are replaced by `*`. CoOp's own folders say
+    the number of shots: `CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend`. What is above the folder
+    of the method says where the files lie, not how they were made.
+
+    Args:
+        path: Of the checkpoint, or the name of an embedded prompt.
+        dataset_names: Names that the data set has in paths.
     """
     names = {method_key(name) for name in dataset_names}
     parts = []
@@ -107,6 +111,10 @@ def text_of_parts(parts: Sequence[str], method: str) -> str:
 
     Of what is above them only a hash is given, and nothing where a folder is named after the
     method. A record is passed on, so it must not hold a path of this computer.
+
+    Args:
+        parts: The last parts, seed and data set replaced by `*`.
+        method: The method that one of them is named after; "" = none.
     """
     first = len(parts) - 1  # at least the name of the file
     for position, part in reversed(list(enumerate(parts))):
@@ -163,11 +171,25 @@ def method_in(parts: Sequence[str]) -> str:
 
 
 def is_of_method(part: str, method: str) -> bool:
+    """Whether a folder is named after a method, in any spelling.
+
+    Args:
+        part: Name of the folder.
+        method: Such as `CoOp`.
+    """
     return method_key(part).startswith(method_key(method))
 
 
 def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
-    """The number that a pattern finds last, in whichever of its groups; "" if it finds none."""
+    """The number that a pattern matches last.
+
+    Args:
+        pattern: With one group or several, of which one is the number.
+        parts: Parts of a path, searched in their order.
+
+    Returns:
+        "" if the pattern matches nowhere.
+    """
     number = ""
     for part in parts:
         for match in pattern.finditer(part):
@@ -176,7 +198,12 @@ def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
 
 
 def shots_label(method: str, shots: str) -> str:
-    """Such as `CoOp 2 shots`."""
+    """Such as `CoOp 2 shots`.
+
+    Args:
+        method: Its label.
+        shots: Images per class; "-1" or "all" = all training images.
+    """
     if shots in ("-1", "all"):
         return f"{method} all images"
     return f"{method} {shots} shot" if shots == "1" else f"{method} {shots} shots"

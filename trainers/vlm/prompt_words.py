@@ -42,8 +42,12 @@ class NearestWords:
 
 @torch.no_grad()
 def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[NearestWords]:
-    """For each vector of a context (n, width) the nearest `count` tokens of the backbone's
-    vocabulary, control tokens left out.
+    """The tokens of the vocabulary that are nearest to each vector, control tokens left out.
+
+    Args:
+        context: (n, width).
+        backbone: The model that it was learnt with.
+        count: Tokens per vector.
     """
     embedding = getattr(backbone, "embedding", None)
     decode = backbone.tokenizer.decode
@@ -84,8 +88,11 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
 
 
 def prompt_table(source: str, backbone: str = "") -> str:
-    """The context of a prompt checkpoint as words; `backbone` names the model where the file does
-    not.
+    """The context of a prompt checkpoint as words.
+
+    Args:
+        source: The checkpoint, or the name of an embedded prompt.
+        backbone: The model's name, where the file does not have it.
     """
     stored = read_context(prompt_file(source))
     name = backbone or stored.backbone

@@ -24,7 +24,7 @@ EQUAL = 1e-6  # features that differ by less in every number are taken as equal
 
 
 class LoadedModel(NamedTuple):
-    """A backbone, and the classes to tell apart with it."""
+    """A backbone, and the classes that it distinguishes."""
 
     backbone: Backbone
     classnames: Sequence[str] = ()  # empty = those of the data set
@@ -139,6 +139,7 @@ class PromptedCLIP:
         return other
 
     def find_first_of_name(self) -> list[int] | None:
+        """See `first_of_name`."""
         if self.context.dim() == 3:
             return None  # contexts of their own distinguish classes of one name
         tokens = self.encoder.class_tokens if self.texts is None else self.texts.tokens
@@ -149,12 +150,19 @@ class PromptedCLIP:
 
     @property
     def shape(self) -> TextShape:
+        """The sizes that decide whether a Jacobian is used."""
         return TextShape.of(self.encoder, self.context)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Class logits (..., K) of image features (..., d), bitwise equal for classes of one name.
+        """Class logits, bitwise equal for classes of one name.
 
         So votes and ties between these classes do not depend on rounding.
+
+        Args:
+            images: Unit image features, (..., d).
+
+        Returns:
+            (..., K).
         """
         return self.equal_names(class_logits(images, self.text, self.scale))
 
@@ -165,7 +173,14 @@ class PromptedCLIP:
         return values[..., self.first_of_name]
 
     def gradient(self, grad_text: Tensor) -> Tensor:
-        """Gradients of the context for B gradients (B, K, d) of the text features."""
+        """Gradients of the context.
+
+        Args:
+            grad_text: B gradients of the text features, (B, K, d).
+
+        Returns:
+            (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
+        """
         if self.jacobian is not None:
             # (K, B, n_ctx · width); reads the Jacobian in place
             by_class = grad_text.transpose(0, 1) @ self.jacobian
@@ -185,9 +200,13 @@ def first_of_equal(class_tokens: Sequence[Sequence[int]]) -> list[int]:
 
 
 def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
-    """Refuses equal features (K, d) of classes whose names have different tokens.
+    """Refuses equal features of classes whose names have different tokens.
 
     Such a text tower does not read the names.
+
+    Args:
+        text: Features, (K, d).
+        class_tokens: For each class the tokens after the context.
     """
     classes = torch.tensor(sorted(set(first_of_equal(class_tokens))), device=text.device)
     distinct = text[classes]

@@ -15,7 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 def initial_context(backbone: Backbone, ctx_init: str) -> Tensor:
-    """The token embeddings (n_ctx, width) of the context's words, which the methods tune."""
+    """The token embeddings of the context's words, which the methods tune.
+
+    Args:
+        backbone: The model.
+        ctx_init: The words.
+
+    Returns:
+        (n_ctx, width).
+    """
     tokens = backbone.tokenizer.beginning(clean_name(ctx_init))
     if not tokens:
         raise ConfigError(
@@ -38,7 +46,12 @@ def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[i
 
 
 def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-    """Warns of a single class, and of names that have the same tokens."""
+    """Warns of a single class, and of names that have the same tokens.
+
+    Args:
+        classnames: K names.
+        tokens: Of each name, or of each class's texts.
+    """
     if len(classnames) == 1:
         logger.warning("there is only one class, '%s': every image gets it, with confidence 1",
                        classnames[0])
@@ -57,7 +70,14 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
 def check_lengths(
     names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone,
 ) -> None:
-    """Refuses prompts that are longer than the model's context length."""
+    """Refuses prompts that are longer than the model's context length.
+
+    Args:
+        names: Of the classes, for the message.
+        tokens: For each class the tokens after the context.
+        n_ctx: Tokens of the context.
+        backbone: The model.
+    """
     for label, (name, name_tokens) in enumerate(zip(names, tokens, strict=True)):
         length = len(backbone.tokenizer.start) + n_ctx + len(name_tokens)
         if length > backbone.context_length:

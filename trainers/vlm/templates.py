@@ -19,20 +19,31 @@ CLIP_BEST = (
 
 
 def find_templates(
-    setting: str, dataset: str, own: str | None, ensemble: Sequence[str] = ()
+    setting: str, dataset: str, template: str | None, ensemble: Sequence[str] = ()
 ) -> list[str]:
-    """The templates of a PROMPT.TEMPLATE; `own` is the data set's template, None without a data
-    set.
+    """The templates that PROMPT.TEMPLATE names.
 
-    The ensemble is the data set's, such as OpenAI's for CIFAR. Where it has none, it is CoOp's:
-    CLIP's seven and, except on ImageNet, for which these were chosen, the data set's own.
+    `ensemble` is the data set's own, such as OpenAI's for CIFAR. Where it has none, it is CoOp's:
+    CLIP's seven and, except on ImageNet, for which these were chosen, the data set's template.
+
+    Args:
+        setting: `coop`, `ensemble`, templates, or "" for none.
+        dataset: Registered name of the data set.
+        template: The data set's own; None without a data set.
+        ensemble: The data set's ensemble; empty = it has none.
     """
+    if not setting:
+        return []
     if setting == COOP:
-        if own is None:
+        if template is None:
             raise ConfigError(
                 f"PROMPT.TEMPLATE {COOP} needs a data set; give the template itself instead"
             )
-        return [own]
-    if setting == ENSEMBLE:
-        return list(ensemble) or [*CLIP_BEST, *([own] if own and dataset != "ImageNet" else [])]
-    return split_templates(setting) if setting else []
+        return [template]
+    if setting != ENSEMBLE:
+        return split_templates(setting)
+    if ensemble:
+        return list(ensemble)
+    if template and dataset != "ImageNet":
+        return [*CLIP_BEST, template]
+    return list(CLIP_BEST)

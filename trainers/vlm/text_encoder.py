@@ -89,7 +89,12 @@ class TextEncoder:
         return torch.cat(features, dim=1)
 
     def of_group(self, context: Tensor, number: int) -> Tensor:
-        """The contexts of a group: all, or those of its classes where they are class-specific."""
+        """The contexts of a group: all, or those of its classes where they are class-specific.
+
+        Args:
+            context: (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
+            number: Of the group.
+        """
         if context.dim() != 4:
             return context
         size = self.grouped.size
@@ -123,7 +128,15 @@ class TextEncoder:
         return self.text(context), gradient
 
     def forward(self, context: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """A leaf for the context, and a group's text features as a function of it."""
+        """Computes a group's text features with a graph.
+
+        Args:
+            context: B contexts, as in `text`.
+            number: Of the group.
+
+        Returns:
+            A leaf for the context, and the features (B, k, d) as a function of it.
+        """
         leaf = context.detach().clone().requires_grad_()
         with torch.enable_grad():
             return leaf, self.groups[number](self.of_group(leaf, number))
@@ -143,6 +156,15 @@ def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tens
     In half precision small gradients underflow in the tower. So each episode's is scaled to about 1
     by a power of two, which is exact, and divided by it again, which the linear backward pass
     allows.
+
+    Args:
+        text: Features (B, K, d), or (1, K, d) if batched, computed from `context`.
+        context: The leaf of their graph.
+        grad_text: Gradients of the features, (B, K, d).
+        batched: Whether all gradients go through the graph of a single context.
+
+    Returns:
+        Gradients of the context, with a first dimension B.
     """
     size = grad_text.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad_text.dtype).tiny)
     factor = torch.exp2(-torch.log2(size).floor())

@@ -70,11 +70,18 @@ class TextWeights:
 
 
 def affine(module: Any) -> Affine:
+    """Weight and bias of a linear layer or norm."""
     return module.weight, module.bias
 
 
 def openai_text(text: Any, activation: str, start: tuple[int, ...]) -> TextWeights:
-    """The tensors of a text tower under OpenAI's names, which open_clip has kept."""
+    """The tensors of a text tower under OpenAI's names, which open_clip has kept.
+
+    Args:
+        text: OpenAI's CLIP, or a text tower of open_clip.
+        activation: QUICK_GELU, GELU or TANH_GELU.
+        start: Control tokens at the start of a prompt.
+    """
     layers = []
     for block in text.transformer.resblocks:
         attention = block.attn
@@ -174,7 +181,14 @@ class Layout:
 
 
 def make_block(lengths: Sequence[int], length: int, shared: int, device: torch.device) -> Block:
-    """A block of prompts with their own tokens, padded to `length`, after `shared` ones."""
+    """A block of prompts with their own tokens after the shared ones.
+
+    Args:
+        lengths: Own tokens of each prompt.
+        length: The same for all with padding.
+        shared: Tokens that all prompts begin with.
+        device: Of the masks.
+    """
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     after_end = torch.arange(length) >= torch.tensor(lengths)[:, None]  # (prompts, length)
     visible = torch.ones(length, shared + length, dtype=torch.bool)
@@ -326,7 +340,15 @@ class TextTower:
         return self.layouts[shared, separate]
 
     def pack_shared(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
-        """`[start][context]` once, then the own tokens of all classes."""
+        """`[start][context]` once, then the own tokens of all classes.
+
+        Args:
+            context: (B, n_ctx, width).
+            positions: Embeddings of positions with noise, (1 or B, context_length, width).
+
+        Returns:
+            The packed sequence (B, T, width), and its layout.
+        """
         batch, n_ctx, _ = context.shape
         first = len(self.start)
         shared = first + n_ctx
@@ -341,6 +363,13 @@ class TextTower:
         """`[start][context][own tokens]` class by class.
 
         For class-specific contexts and other positions of names.
+
+        Args:
+            context: (B, K, n_ctx, width).
+            positions: Embeddings of positions with noise, (1 or B, context_length, width).
+
+        Returns:
+            The packed sequence (B, T, width), and its layout.
         """
         batch, classes, n_ctx, width = context.shape
         start = self.start.expand(batch, classes, -1, width)
@@ -372,6 +401,11 @@ def mlp(weights: TextWeights, layer: Layer, x: Tensor) -> Tensor:
 
     QuickGELU, x · sigmoid(c x), is silu(c x) / c: both factors go into the matrix products, which
     saves passes over the largest tensor of the tower.
+
+    Args:
+        weights: Of the transformer.
+        layer: One of its layers.
+        x: (B, T, width).
     """
     x = F.layer_norm(x, x.shape[-1:], *layer.norm_2, weights.eps)
     weight_1, bias_1 = layer.fc1
@@ -463,11 +497,18 @@ def attend_fused(
     block: Block, q: Tensor, k: Tensor, v: Tensor, shared: tuple[Tensor, Tensor] | None,
     at_end: bool,
 ) -> Tensor:
-    """`attend` by torch's fused attention, which cannot be differentiated for many gradients at
-    once.
+    """`attend` by torch's fused attention.
 
-    Each prompt gets a copy of the shared keys and values. The fused kernels take four dimensions,
-    so episodes and prompts become one.
+    It cannot be differentiated for many gradients at once. Each prompt gets a copy of the shared
+    keys and values. The fused kernels take four dimensions, so episodes and prompts become one.
+
+    Args:
+        block: As for `attend`, like the others.
+        q: Queries.
+        k: Keys of the prompts' own tokens.
+        v: Values of the prompts' own tokens.
+        shared: Keys and values of the shared tokens; None = there are none.
+        at_end: Whether the queries are those of the ends.
     """
     batch = q.shape[0]
     prompts = q.shape[2]

@@ -95,7 +95,16 @@ class ClassTokenPosition:
     def find(
         cls, name: str, classnames: Sequence[str], tokenizer: Tokenizer,
     ) -> ClassTokenPosition | None:
-        """None for the end, which is the towers' own order."""
+        """The order for a position of the class names.
+
+        Args:
+            name: END, MIDDLE or FRONT.
+            classnames: K names.
+            tokenizer: Of the model.
+
+        Returns:
+            None for the end, which is the towers' own order.
+        """
         if name == END:
             return None
         lengths = [len(tokenizer.following(clean_name(classname))) for classname in classnames]
@@ -134,7 +143,12 @@ class ClassTokenPosition:
 
 
 def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
-    """Embeddings (..., K, length, width), or ids (K, length), each class's in its order."""
+    """Puts the tokens of each class's prompt into its order.
+
+    Args:
+        tokens: Embeddings (..., K, length, width), or ids (K, length).
+        order: Positions (K, length), of `ClassTokenPosition.order`.
+    """
     order = order.to(tokens.device)
     rows = torch.arange(len(order), device=tokens.device)[:, None]
     return tokens[rows, order] if tokens.dim() == 2 else tokens[..., rows, order, :]

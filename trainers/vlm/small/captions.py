@@ -90,7 +90,13 @@ def with_article(words: str) -> str:
 
 
 def draw_caption(rng: np.random.Generator, classname: str, condition: str) -> str:
-    """A random caption of a class under a condition."""
+    """A random caption of a class under a condition.
+
+    Args:
+        rng: Where the random numbers come from.
+        classname: A key of LAND.
+        condition: A key of CONDITION_WORDS.
+    """
     before, after = CONDITION_WORDS[condition]
     land = str(rng.choice(LAND[classname]))
     image = str(rng.choice(IMAGES))

@@ -81,8 +81,15 @@ class Settings:
 
 
 def training_tiles(count: int, seed: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """Images (N, SIZE, SIZE, 3) uint8 with the indices of their classes and conditions, (N,) each:
-    classes in turn, conditions at random.
+    """Draws tiles: classes in turn, conditions at random.
+
+    Args:
+        count: Number N of tiles.
+        seed: Of the draw.
+
+    Returns:
+        Images (N, SIZE, SIZE, 3) uint8, and the indices of their classes and of their conditions,
+        (N,) each.
     """
     others = len(CONDITIONS) - 1
     shares = [CLEAR_SHARE] + [(1 - CLEAR_SHARE) / others] * others
@@ -171,7 +178,15 @@ def new_model(settings: Settings) -> CLIP:
 
 
 def encode_captions(model: CLIP, tokens: Tensor) -> Tensor:
-    """`model.encode_text` without padding to 77, which has no effect in a causal transformer."""
+    """`model.encode_text` without padding to 77, which has no effect in a causal transformer.
+
+    Args:
+        model: The small CLIP in training.
+        tokens: Of `caption_tokens`, (N, length).
+
+    Returns:
+        Features, not of unit length, (N, d).
+    """
     length = tokens.shape[1]
     x = (model.token_embedding(tokens) + model.positional_embedding[:length]).permute(1, 0, 2)
     mask = model.build_attention_mask()[:length, :length]
@@ -281,12 +296,14 @@ def train(
 
 
 def calibrated_scale(cosines: Tensor, labels: Tensor) -> float:
-    """The logit scale at which mean confidence equals accuracy, by bisection to one in a million;
-    an end of SCALES if there is none.
+    """The logit scale at which mean confidence equals accuracy, by bisection to one in a million.
 
     Args:
         cosines: Of images and classes, (N, K).
         labels: True class of each image, (N,).
+
+    Returns:
+        An end of SCALES if there is no such scale.
     """
     accuracy = (cosines.argmax(1) == labels).double().mean()
     low, high = SCALES
@@ -302,13 +319,16 @@ def calibrated_scale(cosines: Tensor, labels: Tensor) -> float:
 
 @torch.no_grad()
 def finish(model: CLIP, settings: Settings) -> None:
-    """Shrinks the text tower's residual stream, rounds the weights as the file does, and sets the
-    logit scale.
+    """Shrinks the text tower's residual stream, rounds the weights and sets the logit scale.
 
     Layer norms cancel the factor on the stream, so features stay, but a step of test-time tuning,
-    whose size is fixed, has more effect beside smaller embeddings. The scale is set on validation
-    tiles with the prompt of the tests: that of training would be far too high for unseen tiles and
-    wordings.
+    whose size is fixed, has more effect beside smaller embeddings. Weights are rounded as the file
+    stores them. The scale is set on validation tiles with the prompt of the tests: that of training
+    would be far too high for unseen tiles and wordings.
+
+    Args:
+        model: Trained; changed in place.
+        settings: Of the training.
     """
     summed = [model.token_embedding.weight, model.positional_embedding]
     for block in model.transformer.resblocks:
@@ -333,8 +353,13 @@ def finish(model: CLIP, settings: Settings) -> None:
 
 
 def make_small_clip(path: Path, settings: Settings) -> None:
-    """Draws the tiles, trains, and writes the state dict in half precision under OpenAI's names;
+    """Draws the tiles, trains, and writes the state dict in half precision under OpenAI's names.
+
     SMALL_MARK says which rows the token table holds.
+
+    Args:
+        path: Of the file.
+        settings: Of the training.
     """
     model, losses = train(*training_tiles(settings.tiles, settings.seed), settings)
     finish(model, settings)
