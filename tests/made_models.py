@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from promptcal.trainers.vlm.backbone import Backbone
+from promptcal.trainers.vlm.backbone import Backbone, initial_context
 from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.jacobian import text_jacobian
 from promptcal.trainers.vlm.openai_clip import tokenizer as openai_tokenizer
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 from torch import Tensor, nn
 

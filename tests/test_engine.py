@@ -14,6 +14,7 @@ from promptcal.trainers.api import build_method
 from promptcal.trainers.engine.adapted import adapt_within_memory
 from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.jacobian import (
     TextShape,
     break_even_images,
@@ -23,7 +24,7 @@ from promptcal.trainers.vlm.jacobian import (
 )
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 from common import classes_at_once, make_image_folder, openai_state, random_clip
@@ -41,6 +42,10 @@ def prompt_of(model, group: int = 0, specific: bool = False) -> PromptedCLIP:
     tokens = class_tokens(NAMES, TOKENIZER)
     encoder = TextEncoder(backbone, tokens, budget=classes_at_once(group))
     return PromptedCLIP(NAMES, encoder, context)
+
+
+def shape_of(prompt: PromptedCLIP) -> TextShape:
+    return TextShape.of(prompt.encoder, prompt.context)
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -68,13 +73,13 @@ def test_the_jacobian_is_that_of_autograd(clip_model):
 
 
 def test_the_jacobian_is_decided_by_counts_alone(clip_model):
-    shape = prompt_of(clip_model).shape
+    shape = shape_of(prompt_of(clip_model))
     even = break_even_images(shape)
     assert 48 < even < 48 * 5
     assert break_even_images(replace(shape, groups=2)) == even // 2  # an image runs there and back
     assert jacobian_pays_off(shape, 2 * even + 1) and not jacobian_pays_off(shape, 2 * even)
     # Classes in smaller groups, because memory ran out, change nothing.
-    assert prompt_of(clip_model, group=2).shape == shape
+    assert shape_of(prompt_of(clip_model, group=2)) == shape
     for setting, expected in (("auto", [False, True]), ("on", [True, True]), ("off", [False, False])):
         cfg = build_cfg("SoC", opts=["TTA.JACOBIAN", setting])
         few = decide_jacobian(cfg, shape, 2 * even)

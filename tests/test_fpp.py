@@ -14,10 +14,11 @@ from promptcal.trainers.fpp import NOISE, class_weight, random_start
 from promptcal.trainers.functional.objectives import unit
 from promptcal.trainers.reference import encode_prompts
 from promptcal.trainers.runs.run_dir import read_predictions
+from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import clip
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 from common import classes_at_once, openai_state, random_clip

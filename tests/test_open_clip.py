@@ -7,8 +7,9 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers import adapt, load_clip
+from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.loading import weights_hash
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 from made_models import (

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 from promptcal.datasets.utils.errors import WeightsError
+from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 from promptcal.trainers.vlm.prompt_words import CAVEAT, nearest_words
-from promptcal.trainers.vlm.prompts import initial_context
 from safetensors.torch import save_file
 
 from common import run_tool

@@ -5,13 +5,13 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers import reference
+from promptcal.trainers.vlm.backbone import check_lengths, initial_context
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
-from promptcal.trainers.vlm.prompts import check_lengths, class_tokens, initial_context
+from promptcal.trainers.vlm.prompts import ClassTokenPosition, class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 from promptcal.trainers.vlm.text_tower import TextTower, pad_lengths
-from promptcal.trainers.vlm.tokenizer import ClassTokenPosition
 
 from common import classes_at_once, random_clip
 

@@ -20,9 +20,9 @@ from promptcal.tools.measuring import class_names, random_clip, random_features
 from promptcal.trainers.api import build_method
 from promptcal.trainers.config.build import build_cfg
 from promptcal.trainers.engine.adapted import Adapted
-from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.numerics import EPISODES_ON_GPU
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 METHOD = "SoC"
 REAL_SHAPE = "ViT-B/16"  # whose memory decides how many episodes run in one pass
@@ -110,7 +110,7 @@ def count(
         numbers = torch.randn(classes, width, clip.context.numel())
         clip = method.clip = clip.with_jacobian(numbers.to(far_device.NAME))
     real = as_backbone(random_clip(REAL_SHAPE).to(far_device.NAME))
-    clip.budget.episodes = Budget.of(real, clip.encoder.class_tokens).episodes
+    clip.budget.episodes = TextEncoder(real, clip.encoder.class_tokens).budget.episodes
     features = random_features(episodes, NUM_VIEWS, width).to(far_device.NAME)
     method.adapt(features[:1])  # computes what is constant in a run
 

@@ -35,7 +35,7 @@ from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictio
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
-from .vlm.jacobian import decide_jacobian
+from .vlm.jacobian import TextShape, decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
 from .vlm.numerics import (
     Numerics,
@@ -397,7 +397,9 @@ class BaseTrainer:
         """
         if not self.tunes_context or not self.cfg.TTA.STEPS or self.online:
             return False
-        return decide_jacobian(self.cfg, self.clip.shape, self.num_images)
+        num_images = self.num_images
+        shape = TextShape.of(self.clip.encoder, self.clip.context)
+        return decide_jacobian(self.cfg, shape, num_images)
 
     @property
     def uses_jacobian(self) -> bool:

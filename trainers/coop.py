@@ -30,12 +30,12 @@ from .registry import TRAINER_REGISTRY
 from .runs.make_record import training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
+from .vlm.backbone import check_lengths, initial_context
 from .vlm.numerics import fixed_numerics
 from .vlm.prompt_files import TrainingState, checkpoint_path, prompt_hash, write_checkpoint
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
-from .vlm.prompts import check_lengths, initial_context
+from .vlm.prompts import clean_name
 from .vlm.text_encoder import TextEncoder
-from .vlm.tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
 

@@ -142,6 +142,6 @@ def adapt_within_memory(
         def halve(images: int = len(rest)) -> str:
             return budget.halve_episodes(min(images, budget.episodes))
 
-        parts.append(retry_on_oom(adapt_next, halve))
+        parts.append(retry_on_oom(halve, adapt_next))
         done += len(parts[-1].logits)
     return Adapted.join(parts)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...datasets.utils.errors import UserError
 from ..runs.dist import Distributed
 from ..vlm.budget import retry_on_oom
-from ..vlm.jacobian import text_jacobian
+from ..vlm.jacobian import TextShape, text_jacobian
 from ..vlm.prompted_clip import PromptedCLIP
 from .cache import ArrayCache
 
@@ -49,14 +49,15 @@ def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
     cached = cache.read(NAME, NAME)
     if cached is not None:
         return torch.from_numpy(cached[NAME]).to(clip.context.device)
-    cache.reserve(clip.shape.jacobian_bytes, "the Jacobian's numbers")
+    shape = TextShape.of(clip.encoder, clip.context)
+    cache.reserve(shape.jacobian_bytes, "the Jacobian's numbers")
     jacobian = compute_jacobian(clip)
     cache.write(NAME, jacobian=jacobian.cpu().numpy())
     return jacobian
 
 
 def compute_jacobian(clip: PromptedCLIP) -> Tensor:
-    return retry_on_oom(lambda: text_jacobian(clip.encoder, clip.context), refuse)
+    return retry_on_oom(refuse, text_jacobian, clip.encoder, clip.context)
 
 
 def refuse() -> NoReturn:

@@ -122,7 +122,7 @@ class PromptLearner:
             labels: True classes, (B,).
         """
         loss, logits, self.context.grad = retry_on_oom(
-            lambda: self.gradient(images, labels), self.encoder.budget.halve_classes)
+            self.encoder.budget.halve_classes, self.gradient, images, labels)
         self.optimizer.step()
         self.sums.add(loss, logits, labels)
 

@@ -16,11 +16,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ...datasets.utils.errors import UserError, WeightsError, one_line
+from ...datasets.utils.errors import ConfigError, DataError, UserError, WeightsError, one_line
 from ...datasets.views.pixels import Pixels
-from .generic_tower import GenericText, GenericTower
-from .text_tower import TextTower, TextWeights
-from .tokenizer import ClassTokenPosition, Tokenizer
+from .generic_tower import GenericText
+from .prompts import Tokenizer, clean_name
+from .text_tower import TextWeights
 
 
 class Backbone(ABC):
@@ -81,23 +81,6 @@ class Backbone(ABC):
         library's module.
         """
 
-    def text_tower(
-        self,
-        class_tokens: Sequence[Sequence[int]],
-        precision: str,
-        position: ClassTokenPosition | None = None,
-    ) -> TextTower | GenericTower:
-        """The text tower for these classes.
-
-        Args:
-            class_tokens: For each class the tokens after the context, `end` included.
-            precision: In which it runs: fp32, fp16 or bf16.
-            position: Of the class names; None = after the context.
-        """
-        if isinstance(self.text, TextWeights):
-            return TextTower(self.text, class_tokens, precision, position)
-        return GenericTower(self.text, class_tokens, precision, position)
-
     def with_pixels(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The same with another mean and deviation of pixels, where they are given.
 
@@ -120,6 +103,42 @@ class Backbone(ABC):
     def with_copied_weights(self) -> Self:
         """The same with weights of its own, whatever happens to the model."""
         return deepcopy(self.without_cache())
+
+
+def initial_context(backbone: Backbone, ctx_init: str) -> Tensor:
+    """The token embeddings of the context's words, which the methods tune.
+
+    Args:
+        backbone: The model.
+        ctx_init: The words.
+
+    Returns:
+        (n_ctx, width).
+    """
+    tokens = backbone.tokenizer.beginning(clean_name(ctx_init))
+    if not tokens:
+        raise ConfigError(
+            f"PROMPT.CTX_INIT {ctx_init!r} has no words: the context needs at least one token")
+    return backbone.embed([tokens])[0]
+
+
+def check_lengths(
+    names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone,
+) -> None:
+    """Refuses prompts that are longer than the model's context length.
+
+    Args:
+        names: Of the classes, for the message.
+        tokens: For each class the tokens after the context.
+        n_ctx: Tokens of the context.
+        backbone: The model.
+    """
+    for label, (name, name_tokens) in enumerate(zip(names, tokens, strict=True)):
+        length = len(backbone.tokenizer.start) + n_ctx + len(name_tokens)
+        if length > backbone.context_length:
+            raise DataError(
+                f"the prompt of class {label} ({name!r}) has {length} tokens, but the model takes "
+                f"{backbone.context_length}: shorten the name or the context ({n_ctx} tokens)")
 
 
 def import_library(name: str, extra: str) -> ModuleType:

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -30,6 +30,7 @@ VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
 # after every use and pages it in again, which costs a quarter of the time.
 CPU_NUMBERS_AT_ONCE = 5_000_000
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -46,20 +47,17 @@ class Budget:
     views: int  # views in one pass of the image tower
 
     @classmethod
-    def of(
-        cls, backbone: Backbone, class_tokens: Sequence[Sequence[int]], steps: int = 1,
-    ) -> Budget:
+    def of(cls, backbone: Backbone, tower: TextTower | GenericTower, steps: int = 1) -> Budget:
         """What fits by the sizes of device, model and class list.
 
         Args:
             backbone: The model.
-            class_tokens: For each class the tokens after the context.
+            tower: Its text tower for all classes.
             steps: Gradient steps of an episode.
         """
-        tower = backbone.text_tower(class_tokens, "fp32")
         return cls(
             episodes=episodes_within_memory(backbone.device, tower, steps),
-            classes=classes_within_memory(backbone, len(class_tokens), tower.saved_bytes),
+            classes=classes_within_memory(backbone, tower.classes, tower.saved_bytes),
             views=views_within_memory(backbone),
         )
 
@@ -157,17 +155,21 @@ def views_within_memory(backbone: Backbone) -> int:
     return min(VIEWS_AT_ONCE, power_of_two)
 
 
-def retry_on_oom(run: Callable[[], T], shrink: Callable[[], str]) -> T:
+def retry_on_oom(
+    shrink: Callable[[], str], run: Callable[P, T], *args: P.args, **kwargs: P.kwargs,
+) -> T:
     """The result of `run`, tried again with less each time that memory runs out.
 
     Args:
-        run: What may run out of memory.
         shrink: Makes the next attempt smaller and returns its size in words, or raises a UserError
             if nothing is left to shrink.
+        run: What may run out of memory.
+        args: Of `run`.
+        kwargs: Of `run`.
     """
     while True:
         try:
-            return run()
+            return run(*args, **kwargs)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise

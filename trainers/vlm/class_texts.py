@@ -15,11 +15,10 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.progress import show_progress
 from ..config.validation import MEAN, SIMILARITY
-from .backbone import Backbone
+from .backbone import Backbone, check_lengths
 from .descriptions import Descriptions, read_descriptions
-from .prompts import check_lengths
+from .prompts import clean_name
 from .text_encoder import TextEncoder
-from .tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
 

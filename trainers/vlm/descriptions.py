@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...datasets.utils.errors import DataError, first_five, one_line
 from ...datasets.utils.files import is_printable, read_regular
-from .tokenizer import clean_name
+from .prompts import clean_name
 
 # Forms of descriptions
 AUTO = "auto"

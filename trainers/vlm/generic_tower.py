@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..functional.objectives import unit
 from .numerics import autocast
-from .tokenizer import ANCHOR, ClassTokenPosition, Tokenizer, reorder_tokens
+from .prompts import ANCHOR, ClassTokenPosition, Tokenizer, reorder_tokens
 
 # That autograd saves per token and layer, in units of the width; attention weights come on top
 SAVED_NUMBERS = 20
@@ -53,11 +53,12 @@ class GenericTower:
         self.precision = precision
         self.position = position
         self.device = text.embedding.weight.device
+        self.classes = len(class_tokens)
         self.longest = max(map(len, class_tokens))
         length = self.longest
         if text.keep_padding:
             length = text.length
-        self.tokens = len(class_tokens) * length
+        self.tokens = self.classes * length
         width = text.embedding.weight.shape[1]
         numbers = SAVED_NUMBERS * width + 2 * text.heads * length  # per token and layer
         self.layers = text.layers
@@ -74,9 +75,8 @@ class GenericTower:
             Features (B, K, d).
         """
         batch = len(context)
-        classes = len(self.class_tokens)
         if context.dim() == 3:
-            context = context[:, None].expand(-1, classes, -1, -1)  # (B, K, n_ctx, width)
+            context = context[:, None].expand(-1, self.classes, -1, -1)  # (B, K, n_ctx, width)
         ids = self.prompt_ids(context.shape[2])  # (K, length)
         first = len(self.text.tokenizer.start)  # of the context's tokens
         after = first + context.shape[2]
@@ -96,7 +96,7 @@ class GenericTower:
         with ONE_AT_A_TIME, sdpa_kernel(SDPBackend.MATH), autocast(self.precision, self.device):
             with self.text.embedding.register_forward_hook(lambda *_: embedded.flatten(0, 1)):
                 features = self.text.encode(ids.repeat(batch, 1))
-            return unit(features).unflatten(0, (batch, classes))
+            return unit(features).unflatten(0, (batch, self.classes))
 
     def prompt_ids(self, n_ctx: int) -> Tensor:
         """Token ids (K, length), with an ordinary word in place of each context token.

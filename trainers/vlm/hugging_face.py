@@ -17,8 +17,8 @@ from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, import_library, library_errors
 from .checkpoints import sha256
 from .generic_tower import GenericText
+from .prompts import ANCHOR, Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
-from .tokenizer import ANCHOR, Tokenizer
 
 # Kinds of text towers
 CAUSAL = "causal"  # CLIP's

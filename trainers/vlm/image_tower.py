@@ -93,7 +93,7 @@ def encode_views(
             pieces = split_views(views, budget.views)
         return in_parallel(encode_piece, pieces, backbone.device)
 
-    features = torch.cat(retry_on_oom(encode, budget.halve_views))
+    features = torch.cat(retry_on_oom(budget.halve_views, encode))
     return features.unflatten(0, (len(views), len(views[0])))
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ...datasets.utils.progress import progress_bar
-from .budget import Budget, per_device
+from .budget import classes_within_memory, per_device
 from .text_encoder import TextEncoder, gradients_of_one
 
 # Bytes of a Jacobian that `auto` uses. ViT-B/16's for ImageNet's 1000 classes takes 4.2e9.
@@ -40,14 +40,13 @@ class TextShape:
             context: (..., n_ctx, width).
         """
         classes = len(encoder.class_tokens)
-        tower = encoder.backbone.text_tower(encoder.class_tokens, "fp32")
-        at_once = Budget.of(encoder.backbone, encoder.class_tokens).classes
+        at_once = classes_within_memory(encoder.backbone, classes, encoder.saved_bytes)
         return cls(
             classes=classes,
             features=encoder.backbone.features,
             n_ctx=context.shape[-2],
             width=context.shape[-1],
-            tokens=tower.tokens,
+            tokens=encoder.tokens,
             groups=-(-classes // at_once),
         )
 

@@ -20,8 +20,8 @@ from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, import_library, library_errors
 from .checkpoints import sha256
 from .generic_tower import GenericText
+from .prompts import Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, openai_text
-from .tokenizer import Tokenizer
 
 # Models with a config of their own, see open_clip's `create_model`
 SCHEMAS = ("hf-hub:", "local-dir:")

@@ -15,8 +15,8 @@ from ...datasets.views.pixels import Pixels
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256, tensors_by_name
 from .openai_clip import CLIP, VOCAB_SIZE, WEIGHT_URLS, clip, tokenizer
+from .prompts import Tokenizer
 from .text_tower import QUICK_GELU, TextWeights, openai_text
-from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

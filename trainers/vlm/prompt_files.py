@@ -22,7 +22,7 @@ from ..registry import backbone_label, method_key
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256
 from .prompt_protocol import metadata_of_path
-from .tokenizer import END
+from .prompts import END
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,12 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError, WeightsError
 from ..functional.objectives import class_logits
-from .backbone import Backbone
+from .backbone import Backbone, check_lengths, initial_context
 from .budget import Budget, retry_on_oom
 from .class_texts import ClassTexts, TextFeatures
-from .jacobian import TextShape
 from .prompt_files import load_context
-from .prompts import check_lengths, class_tokens, initial_context, warn_of_classes
+from .prompts import ClassTokenPosition, class_tokens, warn_of_classes
 from .text_encoder import TextEncoder
-from .tokenizer import ClassTokenPosition
 
 EQUAL = 1e-6  # features that differ by less in every number are taken as equal
 
@@ -72,8 +70,8 @@ class PromptedCLIP:
         self.budget: Budget = encoder.budget
         self.context = context.detach()
         self.texts = texts
-        prompt_text = retry_on_oom(
-            lambda: encoder.text(self.context[None])[0], self.budget.halve_classes)
+        (prompt_text,) = retry_on_oom(
+            self.budget.halve_classes, encoder.text, self.context[None])
         check_distinct(prompt_text, encoder.class_tokens)
         self.text = prompt_text if texts is None else texts.unit
         self.zero_shot_text = self.text if zero_shot_text is None else zero_shot_text
@@ -98,26 +96,27 @@ class PromptedCLIP:
             texts: Templates and descriptions in place of PROMPT.CTX_INIT; None = none.
             prompt_hash: What the file MODEL.INIT_WEIGHTS must still have; "" = anything.
         """
-        backbone = backbone.with_pixels(cfg.INPUT.PIXEL_MEAN, cfg.INPUT.PIXEL_STD)
+        if cfg.INPUT.PIXEL_MEAN or cfg.INPUT.PIXEL_STD:
+            backbone = backbone.with_pixels(cfg.INPUT.PIXEL_MEAN, cfg.INPUT.PIXEL_STD)
         size = backbone.pixels.size
         if cfg.INPUT.SIZE not in (0, size):
             raise ConfigError(f"INPUT.SIZE is {cfg.INPUT.SIZE}, but this backbone takes {size} "
                               f"pixels: leave it at 0")
-        position = cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
         tokens = class_tokens(classnames, backbone.tokenizer)
+        where = cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
+        position = ClassTokenPosition.find(where, classnames, backbone.tokenizer)
+        features = None
+        if texts is not None:
+            features = texts.features(backbone, precision)
+        warn_of_classes(classnames, tokens if features is None else features.tokens)
         if cfg.MODEL.INIT_WEIGHTS:
             context = load_context(
-                cfg.MODEL.INIT_WEIGHTS, backbone, tokens, position, expected_hash=prompt_hash,
+                cfg.MODEL.INIT_WEIGHTS, backbone, tokens, where, expected_hash=prompt_hash,
                 dataset=cfg.DATASET.NAME)
         else:
             context = initial_context(backbone, cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], backbone)
-        features = texts.features(backbone, precision) if texts else None
-        warn_of_classes(classnames, features.tokens if features else tokens)
-        encoder = TextEncoder(
-            backbone, tokens, precision,
-            position=ClassTokenPosition.find(position, classnames, backbone.tokenizer),
-            budget=Budget.of(backbone, tokens, cfg.TTA.STEPS))
+        encoder = TextEncoder(backbone, tokens, precision, position, steps=cfg.TTA.STEPS)
         return cls(classnames, encoder, context, texts=features)
 
     def with_context(self, context: Tensor) -> PromptedCLIP:
@@ -147,11 +146,6 @@ class PromptedCLIP:
         if len(set(first)) == len(first):
             return None
         return first
-
-    @property
-    def shape(self) -> TextShape:
-        """The sizes that decide whether a Jacobian is used."""
-        return TextShape.of(self.encoder, self.context)
 
     def logits(self, images: Tensor) -> Tensor:
         """Class logits, bitwise equal for classes of one name.

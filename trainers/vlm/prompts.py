@@ -1,34 +1,91 @@
-"""From words to tokens: the context and each class's own tokens."""
+"""From words to tokens: tokenizers, each class's own tokens, and the order of a prompt's tokens.
+
+Towers lay out a prompt as `[start][context][name][.][end]`, which shares its beginning with all
+other classes. CoOp's CLASS_TOKEN_POSITION also allows the name in the middle of the context or in
+front of it; then the tokens of each class's prompt are put into another order.
+"""
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from ...datasets.utils.errors import ConfigError, DataError, first_five
-from .backbone import Backbone
-from .tokenizer import Tokenizer, clean_name
+from ...datasets.utils.errors import DataError, WeightsError, first_five
 
 logger = logging.getLogger(__name__)
 
+ANCHOR = "a"  # a word in every vocabulary, to find the control tokens around it
+# Positions of the class name
+END = "end"
+MIDDLE = "middle"
+FRONT = "front"
 
-def initial_context(backbone: Backbone, ctx_init: str) -> Tensor:
-    """The token embeddings of the context's words, which the methods tune.
 
-    Args:
-        backbone: The model.
-        ctx_init: The words.
+@dataclass(frozen=True)
+class Tokenizer:
+    """A prompt is `start`, the words' tokens, `end`; the rest of the model's length is `pad`."""
 
-    Returns:
-        (n_ctx, width).
-    """
-    tokens = backbone.tokenizer.beginning(clean_name(ctx_init))
-    if not tokens:
-        raise ConfigError(
-            f"PROMPT.CTX_INIT {ctx_init!r} has no words: the context needs at least one token")
-    return backbone.embed([tokens])[0]
+    encode: Callable[[str], list[int]]  # the tokens of a text, without control tokens
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    pad: int
+    control: frozenset[int]  # tokens that are not words
+    decode: Callable[[int], str] | None = None  # the text of one token; None = not known
+
+    @classmethod
+    def around(
+        cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int,
+        control: Sequence[int] = (), decode: Callable[[int], str] | None = None,
+    ) -> Tokenizer:
+        """A tokenizer of a library, whose start and end tokens are found in a row of tokens.
+
+        Args:
+            encode: The tokens of a text, without control tokens.
+            row: The library's own tokens of the text ANCHOR, control tokens included.
+            pad: The token of the padding.
+            control: Other control tokens.
+            decode: The text of one token.
+        """
+        row = list(row)
+        word = encode(ANCHOR)
+        positions = [i for i in range(len(row)) if row[i : i + len(word)] == word]
+        if not word or not positions:
+            raise WeightsError(
+                f"this tokenizer is not supported: it makes {row} of '{ANCHOR}', whose token is "
+                f"{word}"
+            )
+        start = tuple(row[: positions[0]])
+        end = tuple(row[positions[0] + len(word) :])
+        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}), decode)
+
+    def beginning(self, text: str) -> list[int]:
+        """The tokens of a text at the beginning of a prompt.
+
+        A control token inside it would end it, or hide the rest.
+        """
+        tokens = self.encode(text)
+        if self.control & set(tokens):
+            raise DataError(
+                f"{text!r} holds a control token of the tokenizer, not words: rename it")
+        return tokens
+
+    def following(self, text: str) -> list[int]:
+        """The tokens of a text after other words, where some tokenizers mark the space before it.
+        """
+        before = self.encode(ANCHOR)
+        both = self.beginning(f"{ANCHOR} {text}")
+        if both[: len(before)] != before:
+            raise DataError(f"this tokenizer joins '{text}' to the word before it: rename it")
+        return both[len(before) :]
+
+
+def clean_name(text: str) -> str:
+    """Underscores become spaces, as in CoOp and TPT."""
+    return " ".join(text.replace("_", " ").split())
 
 
 def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -67,20 +124,71 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
         )
 
 
-def check_lengths(
-    names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone,
-) -> None:
-    """Refuses prompts that are longer than the model's context length.
+@dataclass(frozen=True)
+class ClassTokenPosition:
+    """The order of the tokens of each class's prompt, for a name in the middle or in front."""
+
+    name: str
+    lengths: tuple[int, ...]  # tokens of each class's name, the full stop not counted
+
+    @classmethod
+    def find(
+        cls, name: str, classnames: Sequence[str], tokenizer: Tokenizer,
+    ) -> ClassTokenPosition | None:
+        """The order for a position of the class names.
+
+        Args:
+            name: END, MIDDLE or FRONT.
+            classnames: K names.
+            tokenizer: Of the model.
+
+        Returns:
+            None for the end, which is the towers' own order.
+        """
+        if name == END:
+            return None
+        lengths = [len(tokenizer.following(clean_name(classname))) for classname in classnames]
+        return cls(name, tuple(lengths))
+
+    def of_classes(self, classes: Sequence[int]) -> ClassTokenPosition:
+        """The same for some of the classes."""
+        return ClassTokenPosition(self.name, tuple(self.lengths[k] for k in classes))
+
+    def order(self, start: int, n_ctx: int, length: int) -> Tensor:
+        """Which token of `[start][context][name][rest]` is at each position of a class's prompt.
+
+        Args:
+            start: Number of start tokens.
+            n_ctx: Number of context tokens.
+            length: Number of tokens of a prompt.
+
+        Returns:
+            Positions (K, length).
+        """
+        before_name = 0  # context tokens before the name
+        if self.name == MIDDLE:
+            before_name = n_ctx // 2
+        cut = start + before_name
+        end_of_context = start + n_ctx
+        rows = []
+        for name_length in self.lengths:
+            end_of_name = end_of_context + name_length
+            rows.append([
+                *range(cut),
+                *range(end_of_context, end_of_name),
+                *range(cut, end_of_context),
+                *range(end_of_name, length),
+            ])
+        return torch.tensor(rows)
+
+
+def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
+    """Puts the tokens of each class's prompt into its order.
 
     Args:
-        names: Of the classes, for the message.
-        tokens: For each class the tokens after the context.
-        n_ctx: Tokens of the context.
-        backbone: The model.
+        tokens: Embeddings (..., K, length, width), or ids (K, length).
+        order: Positions (K, length), of `ClassTokenPosition.order`.
     """
-    for label, (name, name_tokens) in enumerate(zip(names, tokens, strict=True)):
-        length = len(backbone.tokenizer.start) + n_ctx + len(name_tokens)
-        if length > backbone.context_length:
-            raise DataError(
-                f"the prompt of class {label} ({name!r}) has {length} tokens, but the model takes "
-                f"{backbone.context_length}: shorten the name or the context ({n_ctx} tokens)")
+    order = order.to(tokens.device)
+    rows = torch.arange(len(order), device=tokens.device)[:, None]
+    return tokens[rows, order] if tokens.dim() == 2 else tokens[..., rows, order, :]

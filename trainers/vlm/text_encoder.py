@@ -9,8 +9,8 @@ from torch import Tensor
 from .backbone import Backbone
 from .budget import Budget
 from .generic_tower import GenericTower
-from .text_tower import TextTower
-from .tokenizer import ClassTokenPosition
+from .prompts import ClassTokenPosition
+from .text_tower import TextTower, TextWeights
 
 Tower = TextTower | GenericTower
 
@@ -25,7 +25,7 @@ class TextEncoder:
 
     def __init__(
         self, backbone: Backbone, class_tokens: Sequence[Sequence[int]], precision: str = "fp32",
-        position: ClassTokenPosition | None = None, budget: Budget | None = None,
+        position: ClassTokenPosition | None = None, budget: Budget | None = None, steps: int = 1,
     ) -> None:
         """
         Args:
@@ -34,25 +34,26 @@ class TextEncoder:
             precision: Of the text tower.
             position: Of the class names; None = after the context.
             budget: Classes at once; None = as many as fit by their sizes.
+            steps: Gradient steps of an episode, for this budget.
         """
         self.backbone = backbone
         self.class_tokens = class_tokens
         self.precision = precision
         self.position = position
-        self.budget = budget if budget is not None else Budget.of(backbone, class_tokens)
-        self.grouped = self.make_groups()
+        all_classes = self.part(range(len(class_tokens)))
+        self.tokens = all_classes.tokens  # that run per context, without those that classes share
+        self.saved_bytes = all_classes.saved_bytes  # by autograd for all classes
+        if budget is None:
+            budget = Budget.of(backbone, all_classes, steps)
+        self.budget = budget
+        self.grouped = Groups(len(class_tokens), [all_classes])
 
     @property
     def groups(self) -> list[Tower]:
-        """One text tower per group of classes, made again when the budget has been halved."""
+        """One text tower per group of classes, made again when the budget is another."""
         if self.grouped.size != self.budget.classes:
             self.grouped = self.make_groups()
         return self.grouped.towers
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that run per context; those that classes share are not counted."""
-        return sum(tower.tokens for tower in self.groups)
 
     def make_groups(self) -> Groups:
         """A text tower for each group of as many classes as the budget allows."""
@@ -65,12 +66,17 @@ class TextEncoder:
         return Groups(size, towers)
 
     def part(self, classes: Sequence[int]) -> Tower:
-        """The text tower for some of the classes."""
+        """The text tower for some of the classes: packed if it has plain layers, else the
+        library's.
+        """
         position = None
         if self.position:
             position = self.position.of_classes(classes)
         tokens = [self.class_tokens[k] for k in classes]
-        return self.backbone.text_tower(tokens, self.precision, position)
+        text = self.backbone.text
+        if isinstance(text, TextWeights):
+            return TextTower(text, tokens, self.precision, position)
+        return GenericTower(text, tokens, self.precision, position)
 
     @torch.no_grad()
     def text(self, context: Tensor, noise: Tensor | None = None) -> Tensor:

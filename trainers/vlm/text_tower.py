@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..functional.objectives import unit
 from .numerics import autocast, is_gpu
-from .tokenizer import ClassTokenPosition, reorder_tokens
+from .prompts import ClassTokenPosition, reorder_tokens
 
 SAVED_NUMBERS = 22  # that autograd saves per token and layer, in units of the width
 SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)
@@ -267,6 +267,7 @@ class TextTower:
         order = sorted(range(len(class_tokens)), key=lambda k: len(class_tokens[k]))
         self.order = torch.tensor(order, device=self.device)
         self.restore = self.order.argsort()  # from packed order back to class order
+        self.classes = len(class_tokens)
         self.lengths = [len(class_tokens[k]) for k in order]
         self.padded = self.lengths
         if is_gpu(self.device):
