@@ -1,6 +1,4 @@
 """Whole runs with backbones of other libraries: cache, prompts, images, experiments."""
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from made_models import SIDE, make_open_clip
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory) -> Path:
     """Images, and weights of several kinds."""
     root = tmp_path_factory.mktemp("backbones")
     make_image_folder(root / "images" / "test")
@@ -45,7 +43,7 @@ def run(place: Path, kind: str, trainer: str, folder: Path, *opts: object) -> di
 
 
 @pytest.mark.parametrize("kind", ["gelu", "siglip", "bert", "hf"])
-def test_a_run_from_images_to_results(kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_from_images_to_results(kind, place, tmp_path, monkeypatch):
     cache = ("CACHE.DIR", tmp_path / "cache")
     results = run(place, kind, "SoC", tmp_path / "soc", *cache)
     assert results["n"] == 12 and results["backbone"] == backbone_of(place, kind) and results["flagged"] == 0
@@ -64,7 +62,7 @@ def test_a_run_from_images_to_results(kind: str, place: Path, tmp_path: Path, mo
         assert product["accuracy"] == results["accuracy"] and product["ece"] == pytest.approx(results["ece"], abs=1e-2)
 
 
-def test_pixels_are_part_of_the_caches_key_and_of_the_results(place: Path, tmp_path: Path):
+def test_pixels_are_part_of_the_caches_key_and_of_the_results(place, tmp_path):
     cache = ("CACHE.DIR", tmp_path / "cache")
     plain = run(place, "gelu", "ZeroShot", tmp_path / "a", *cache)
     half = ("INPUT.PIXEL_MEAN", "[0.5,0.5,0.5]", "INPUT.PIXEL_STD", "[0.5,0.5,0.5]")
@@ -74,7 +72,7 @@ def test_pixels_are_part_of_the_caches_key_and_of_the_results(place: Path, tmp_p
     assert other["pixels"]["mean"] == [0.5] * 3 != plain["pixels"]["mean"]
 
 
-def test_a_backbones_own_pixels_count_as_unset(place: Path, tmp_path: Path):
+def test_a_backbones_own_pixels_count_as_unset(place, tmp_path):
     plain = run(place, "siglip", "ZeroShot", tmp_path / "run")
     pixels = plain["pixels"]
     own = ("INPUT.PIXEL_MEAN", json.dumps(pixels["mean"]), "INPUT.PIXEL_STD", json.dumps(pixels["std"]))
@@ -82,7 +80,7 @@ def test_a_backbones_own_pixels_count_as_unset(place: Path, tmp_path: Path):
     assert again["finished"] == plain["finished"] and not again["record"]["changed"]
 
 
-def test_a_prompt_is_learnt_and_belongs_to_its_backbone(place: Path, tmp_path: Path):
+def test_a_prompt_is_learnt_and_belongs_to_its_backbone(place, tmp_path):
     run(place, "siglip", "CoOp", tmp_path / "coop", "OPTIM.MAX_EPOCH", 1, "TRAINER.COOP.N_CTX", 2,
         "DATASET.NUM_SHOTS", 1, "OPTIM.LR", 0.1)
     prompt = find_prompt(tmp_path / "coop")
@@ -96,7 +94,7 @@ def test_a_prompt_is_learnt_and_belongs_to_its_backbone(place: Path, tmp_path: P
         run(place, "siglip", "TPT", tmp_path / "no", "MODEL.INIT_WEIGHTS", tmp_path / "wide.pt")
 
 
-def test_other_commands_take_other_backbones(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_other_commands_take_other_backbones(place, tmp_path, capsys):
     (tmp_path / "names.txt").write_text("cat\ndog\n")
     image = next((place / "images").rglob("*.png"))
     predict.main([str(image), "--classes", str(tmp_path / "names.txt"), "--backbone", backbone_of(place, "bert"),
@@ -108,7 +106,7 @@ def test_other_commands_take_other_backbones(place: Path, tmp_path: Path, capsys
     assert "promptcal-gelu" in capsys.readouterr().out
 
 
-def test_backbones_in_short(tmp_path: Path):
+def test_backbones_in_short(tmp_path):
     assert backbone_name("ViT-L/14@336px") == "ViT-L/14@336px" and backbone_name("/a/b/tiny.pt") == "tiny"
     assert backbone_name("open_clip:ViT-B-16/laion2b_s34b_b88k") == "open_clip-ViT-B-16/laion2b_s34b_b88k"
     assert backbone_name("open_clip:ViT-B-16@/a/b.c/remote.pt") == "open_clip-ViT-B-16-remote"

@@ -1,8 +1,5 @@
 """The benchmark runs, writes every figure, and compares with the reference; operation counts equal their formulas."""
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ PAPER_WIDTH = 768  # the SoC paper counts operations for ViT-L/14
 
 
 @pytest.mark.slow
-def test_it_prints_a_table_and_writes_json(tmp_path: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_it_prints_a_table_and_writes_json(tmp_path, image_folder, monkeypatch):
     monkeypatch.setattr(measuring, "MIN_SECONDS", 1e-9)
     done = run_tool("benchmark.py", "--quick", "--backbone", "tiny", "--classes", 5, "--photos", image_folder,
                     "--json", tmp_path / "b.json")
@@ -48,7 +45,7 @@ def test_the_reference_on_encoded_images_is_the_reference():
 
 
 @pytest.mark.parametrize("case", REGULARISERS)
-def test_operations_of_regularisers_are_those_counted(case: tuple[str, str]):
+def test_operations_of_regularisers_are_those_counted(case):
     function = {("OTPT", ""): cubic_orthogonality, ("OTPT", CLOSED_FORM): orthogonality,
                 ("SoC", ""): pair_similarities}[case]
     with torch.device("meta"), FlopCounterMode(display=False) as counter:

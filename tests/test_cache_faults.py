@@ -1,7 +1,5 @@
 """The store of view features: always of the images that are there, and shared where it may be; removed, cut or damaged
 while a run reads it, and built by two runs at once."""
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -28,7 +26,7 @@ SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_
 
 
 @pytest.fixture
-def run(clip_file: Path, image_folder: Path, tmp_path: Path):
+def run(clip_file, image_folder, tmp_path):
     def run(trainer: str, folder: str, *opts: object) -> dict[str, np.ndarray]:
         build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
@@ -54,7 +52,7 @@ def damage(cache: Path, how: str) -> None:
 
 @pytest.mark.parametrize(("trainer", "how"), [
     ("TPT", "removed"), ("TPT", "cut"), ("TPT", "flipped"), ("TPT", "emptied"), ("TDA", "removed"), ("TDA", "flipped")])
-def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch, trainer: str, how: str):
+def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path, monkeypatch, trainer, how):
     """TPT reads blocks in order; TDA, which is online, in random order, with one block in memory."""
     monkeypatch.setattr("promptcal.trainers.engine.features.MEMORY", 1)
     monkeypatch.setattr("promptcal.trainers.engine.features.BLOCK", 3)
@@ -73,7 +71,7 @@ def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
-def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monkeypatch):
+def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path, monkeypatch):
     """It becomes read-only, as a failed disk does, after the first block: the run ends with one line, and the same
     command continues."""
     monkeypatch.setattr("promptcal.trainers.engine.features.BLOCK", 3)
@@ -93,7 +91,7 @@ def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("trainer", ["TPT", "TDA"])
-def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
+def test_a_repaired_image_is_read_again(run, image_folder, trainer):
     """With the same name and size: its content is another."""
     victim = image_folder / "kind_b" / "1.png"
     whole = victim.read_bytes()
@@ -109,7 +107,7 @@ def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
 
 @pytest.mark.parametrize("trainer", ["TPT", "TDA"])
 def test_a_run_that_stops_at_a_bad_image_continues_when_it_is_repaired(
-    run, image_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, trainer: str,
+    run, image_folder, tmp_path, caplog, trainer,
 ):
     """Without a cache parts are there by then. An image that was predicted must be what it was."""
     opts = ("CACHE.DIR", "", "TEST.ORDER", "sorted", "SEED", 1)
@@ -137,7 +135,7 @@ def test_a_run_that_stops_at_a_bad_image_continues_when_it_is_repaired(
 
 
 @pytest.mark.slow
-def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: Path, tmp_path: Path):
+def test_two_runs_that_build_the_same_cache(run, clip_file, image_folder, tmp_path):
     """Both end, neither reads half a file; and one that is killed leaves no obstacle."""
     def start(trainer: str, folder: str) -> Process:
         return Process("train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
@@ -158,7 +156,7 @@ def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: 
 
 
 @pytest.fixture
-def command(clip_file: Path, tmp_path: Path):
+def command(clip_file, tmp_path):
     """Runs tools/train.py on a folder of images; returns the logits, or the line that refuses it."""
     def command(root: Path, folder: str, *opts: object, trainer: str = "TPT") -> np.ndarray | str:
         done = run_tool(
@@ -171,7 +169,7 @@ def command(clip_file: Path, tmp_path: Path):
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def opened(monkeypatch) -> list[str]:
     """The paths of the images that were opened."""
     real, paths = base.open_image, []
 
@@ -190,7 +188,7 @@ def noise(seed: int, count: int) -> Iterator[Image.Image]:
 
 
 @pytest.fixture
-def clean(tmp_path: Path) -> Path:
+def clean(tmp_path) -> Path:
     """A folder of BMPs: all files have the same size."""
     folder = make_image_folder(tmp_path / "clean")
     for path in sorted(folder.rglob("*.png")):
@@ -211,7 +209,7 @@ def overwrite(paths: list[Path]) -> None:
 
 @pytest.mark.parametrize("trainer", ["TPT", "ZeroShot", "TDA"])
 @pytest.mark.parametrize("same_name", [False, True])
-def test_two_folders_with_the_same_names_and_sizes(command, clean: Path, tmp_path: Path, trainer: str, same_name: bool):
+def test_two_folders_with_the_same_names_and_sizes(command, clean, tmp_path, trainer, same_name):
     noisy = tmp_path / "elsewhere" / ("clean" if same_name else "noisy")
     shutil.copytree(clean, noisy)
     overwrite(sorted(noisy.rglob("*.bmp")))
@@ -223,7 +221,7 @@ def test_two_folders_with_the_same_names_and_sizes(command, clean: Path, tmp_pat
     assert "other data: 12 images changed" in command(noisy, "stored 0", *cache, trainer=trainer)
 
 
-def test_a_folder_that_is_replaced_by_another(command, clean: Path, tmp_path: Path, opened: list[str]):
+def test_a_folder_that_is_replaced_by_another(command, clean, tmp_path, opened):
     """Under one path, so that nothing but the images differs; the first comes back in the end."""
     cache = ("CACHE.DIR", tmp_path / "cache")
     first = command(clean, "first", *cache)
@@ -238,7 +236,7 @@ def test_a_folder_that_is_replaced_by_another(command, clean: Path, tmp_path: Pa
     assert np.array_equal(command(clean, "third", *cache), first) and not opened
 
 
-def test_half_of_the_files_replaced_by_others_of_the_same_size(command, clean: Path, tmp_path: Path, opened: list[str]):
+def test_half_of_the_files_replaced_by_others_of_the_same_size(command, clean, tmp_path, opened):
     cache = ("CACHE.DIR", tmp_path / "cache")
     before = command(clean, "before", *cache)
     half = sorted(clean.rglob("*.bmp"))[::2]
@@ -252,7 +250,7 @@ def test_half_of_the_files_replaced_by_others_of_the_same_size(command, clean: P
     assert same == [False, True] * 6
 
 
-def test_images_that_change_places(command, clean: Path, tmp_path: Path):
+def test_images_that_change_places(command, clean, tmp_path):
     """Views are drawn from the position: an image at another position has other features."""
     cache = ("CACHE.DIR", tmp_path / "cache")
     command(clean, "before", *cache)
@@ -265,7 +263,7 @@ def test_images_that_change_places(command, clean: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("block", [4, 64])
 @pytest.mark.parametrize("order", [("pilot", "full"), ("full", "pilot")])
-def test_a_pilot_and_a_full_run_share(command, clean: Path, tmp_path: Path, opened, monkeypatch, order, block: int):
+def test_a_pilot_and_a_full_run_share(command, clean, tmp_path, opened, monkeypatch, order, block):
     monkeypatch.setattr("promptcal.trainers.engine.features.BLOCK", block)
     limits = {"pilot": ("TEST.LIMIT", 5), "full": ()}
     expected = {name: command(clean, f"{name} alone", *limits[name]) for name in order}
@@ -276,7 +274,7 @@ def test_a_pilot_and_a_full_run_share(command, clean: Path, tmp_path: Path, open
     assert len(opened) == len(set(opened)) == 12
 
 
-def test_labels_class_names_and_methods_share(command, clean: Path, tmp_path: Path, opened: list[str]):
+def test_labels_class_names_and_methods_share(command, clean, tmp_path, opened):
     cache = ("CACHE.DIR", tmp_path / "cache")
     command(clean, "first", *cache)
     opened.clear()
@@ -291,7 +289,7 @@ def test_labels_class_names_and_methods_share(command, clean: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_store_changes_no_bit(command, clean: Path, tmp_path: Path, precision: str):
+def test_a_store_changes_no_bit(command, clean, tmp_path, precision):
     for trainer in ("TPT", "ZeroShot"):
         opts = ("MODEL.PREC", precision)
         alone = command(clean, f"{trainer} alone", *opts, trainer=trainer)
@@ -302,7 +300,9 @@ def test_a_store_changes_no_bit(command, clean: Path, tmp_path: Path, precision:
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("how", ["other pixels", "no image", "removed"])
-def test_an_image_that_changes_after_the_run_has_begun(command, clean: Path, tmp_path: Path, monkeypatch, how, cached):
+def test_an_image_that_changes_after_the_run_has_begun(
+    command, clean, tmp_path, monkeypatch, how, cached,
+):
     """Its predictions would be filed under the old image."""
     victim = clean / "kind_c" / "1.bmp"
     real = ViewStore.fill
@@ -322,7 +322,7 @@ def test_an_image_that_changes_after_the_run_has_begun(command, clean: Path, tmp
     assert f"{victim} has changed since this run began" in line
 
 
-def test_an_image_that_is_only_touched_goes_on(command, clean: Path, monkeypatch):
+def test_an_image_that_is_only_touched_goes_on(command, clean, monkeypatch):
     expected = command(clean, "alone")
     real = ViewStore.fill
 
@@ -334,7 +334,7 @@ def test_an_image_that_is_only_touched_goes_on(command, clean: Path, monkeypatch
     assert np.array_equal(command(clean, "run"), expected)
 
 
-def test_the_lock_of_a_killed_builder_is_no_obstacle(command, clean: Path, tmp_path: Path):
+def test_the_lock_of_a_killed_builder_is_no_obstacle(command, clean, tmp_path):
     cache = ("CACHE.DIR", tmp_path / "cache")
     expected = command(clean, "first", *cache, "TEST.LIMIT", 5)
     (folder,) = (tmp_path / "cache").glob("views-*")
@@ -351,7 +351,9 @@ def test_the_lock_of_a_killed_builder_is_no_obstacle(command, clean: Path, tmp_p
     assert len(expected) == 5
 
 
-def test_a_lock_that_is_never_released_is_not_waited_for_without_end(command, clean: Path, tmp_path: Path, monkeypatch):
+def test_a_lock_that_is_never_released_is_not_waited_for_without_end(
+    command, clean, tmp_path, monkeypatch,
+):
     """As of a stopped process, or of one on another machine."""
     monkeypatch.setattr("promptcal.trainers.engine.cache.LOCK_SECONDS", 0.2)
     cache = ("CACHE.DIR", tmp_path / "cache")
@@ -363,7 +365,7 @@ def test_a_lock_that_is_never_released_is_not_waited_for_without_end(command, cl
         assert sorted(arrays["index"].tolist()) == list(range(12))
 
 
-def test_a_file_does_not_grow_without_end(command, clean: Path, tmp_path: Path, monkeypatch):
+def test_a_file_does_not_grow_without_end(command, clean, tmp_path, monkeypatch):
     monkeypatch.setattr("promptcal.trainers.engine.features.MOST_ROWS", 20)
     cache = ("CACHE.DIR", tmp_path / "cache")
     for number in range(4):

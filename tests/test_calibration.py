@@ -1,6 +1,4 @@
 """Calibration metrics against their definitions and scikit-learn; intervals by formula; bad input."""
-from __future__ import annotations
-
 import doctest
 import math
 import warnings

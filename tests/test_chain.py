@@ -1,6 +1,4 @@
 """Valid settings in any combination run; bad ones get one line and leave no folder; the order of options is nothing."""
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
@@ -37,7 +35,7 @@ TRAINERS = sorted(name for name in TRAINER_REGISTRY if name != "CoOp")  # which 
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+def world(tmp_path_factory) -> list[object]:
     """Settings that name images and weights."""
     root = tmp_path_factory.mktemp("chain")
     save_file({name: tensor.contiguous() for name, tensor in openai_state(random_clip(layers=1)).items()},
@@ -61,7 +59,7 @@ def test_valid_settings_run(world, trainer, chosen):
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)
-def test_bad_settings_get_one_line_and_leave_no_folder(world, bad: dict, tmp_path: Path):
+def test_bad_settings_get_one_line_and_leave_no_folder(world, bad, tmp_path):
     with pytest.raises(UserError) as error:
         run("SoC", world, tmp_path / "run", bad)
     assert "\n" not in str(error.value) and len(str(error.value)) < 600

@@ -1,6 +1,4 @@
 """CLIP from all formats it comes in, files that are refused, downloads, and the `clip` package itself."""
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -32,7 +30,7 @@ from file_server import serving
 
 
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
-def test_clip_from_every_format(tmp_path: Path, resnet: bool):
+def test_clip_from_every_format(tmp_path, resnet):
     model = random_clip(resnet=resnet, size=64)
     state = openai_state(model)
     torch.save(state, tmp_path / "plain.pt")
@@ -46,7 +44,7 @@ def test_clip_from_every_format(tmp_path: Path, resnet: bool):
         assert not loaded.training and not any(p.requires_grad for p in loaded.parameters())
 
 
-def test_openais_torchscript_archives_are_read_as_data(tmp_path: Path):
+def test_openais_torchscript_archives_are_read_as_data(tmp_path):
     model = random_clip(layers=2)
     model.register_buffer("input_resolution", torch.tensor(32))  # OpenAI's archives hold such numbers too
     path = tmp_path / "archive.pt"
@@ -61,7 +59,7 @@ def test_openais_torchscript_archives_are_read_as_data(tmp_path: Path):
     torch.testing.assert_close(load_clip(str(path)).encode_image(image), model.encode_image(image))
 
 
-def test_weights_do_not_follow_a_file_that_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_do_not_follow_a_file_that_is_overwritten(tmp_path, monkeypatch):
     """In place (`cp`), after loading and while loading."""
     files = [tmp_path / f"{seed}.safetensors" for seed in (0, 1)]
     for seed, file in enumerate(files):
@@ -90,7 +88,7 @@ def test_weights_do_not_follow_a_file_that_is_overwritten(tmp_path: Path, monkey
     ({"vocab_size": torch.tensor(1), "token_embedding.weight": torch.ones(64)}, "does not hold the weights of"),
     ({"token_embedding.rows": torch.tensor([10**6])}, "does not hold the weights of an OpenAI CLIP"),
 ])
-def test_files_of_other_models_are_refused(changes: dict, message: str, tmp_path: Path):
+def test_files_of_other_models_are_refused(changes, message, tmp_path):
     """They may have OpenAI's tensor names but another activation, other heads or other pixels."""
     state = {**random_clip(layers=1).state_dict(), **changes}
     torch.save({key: value for key, value in state.items() if value is not None}, tmp_path / "x.pt")
@@ -99,7 +97,7 @@ def test_files_of_other_models_are_refused(changes: dict, message: str, tmp_path
     assert "\n" not in str(error.value)
 
 
-def test_names_and_devices_that_cannot_be(tmp_path: Path):
+def test_names_and_devices_that_cannot_be(tmp_path):
     with pytest.raises(WeightsError, match="no weight file at"):
         read_checkpoint(tmp_path / "absent.pt")
     with pytest.raises(WeightsError, match="Did you mean 'ViT-B/16'"):
@@ -119,7 +117,7 @@ def test_names_and_devices_that_cannot_be(tmp_path: Path):
         refuse_shared_gpu(torch.device("cuda:0"), processes=2)
 
 
-def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_downloads_are_verified_and_atomic(tmp_path, clip_file, monkeypatch):
     digest = hashlib.sha256(clip_file.read_bytes()).hexdigest()
     monkeypatch.setattr(openai, "CACHE", tmp_path / "cache")
     with serving() as server:
@@ -140,8 +138,7 @@ def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monk
 
 
 def test_weights_are_fetched_for_runs_without_a_network(
-    tmp_path: Path, clip_file: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path, clip_file, image_folder, monkeypatch, caplog,
 ):
     """On a login node by the command that a run without a network names."""
     digest = hashlib.sha256(clip_file.read_bytes()).hexdigest()
@@ -164,14 +161,14 @@ def test_weights_are_fetched_for_runs_without_a_network(
     assert refused.returncode == 2 and "run: python tools/download.py RN50;" in refused.stderr
 
 
-def test_download_needs_a_root_for_data_sets_only(caplog: pytest.LogCaptureFixture):
+def test_download_needs_a_root_for_data_sets_only(caplog):
     done = run_tool("download.py", "dtd")
     assert done.returncode == 2 and "give --root, the folder that holds the data sets, for dtd" in done.stderr
     done = run_tool("download.py", "ViT-B/61")
     assert done.returncode == 1 and "Did you mean 'ViT-B/16'?" in caplog.text
 
 
-def test_a_plain_state_dict_is_told_which_command_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_plain_state_dict_is_told_which_command_works(tmp_path, monkeypatch):
     model = random_clip()
     file = tmp_path / "plain.pt"
     torch.save(model.state_dict(), file)
@@ -188,13 +185,13 @@ def test_a_plain_state_dict_is_told_which_command_works(tmp_path: Path, monkeypa
     ("RN50", (1024, 224, (3, 4, 6, 3), 64, None, 77, 49408, 512, 8, 12)),
     ("", (512, 256, 12, 768, 16, 77, 49408, 512, 8, 12)),
 ])
-def test_openais_shapes(name: str, arguments: tuple):
+def test_openais_shapes(name, arguments):
     with torch.device("meta"):
         state = CLIP(*arguments).state_dict()
     assert openai.model_with_shapes(state) == name
 
 
-def test_weights_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_that_cannot_be_saved(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(WeightsError, match=r"cannot download the weights of RN50 .*file/clip.*RN50\.pt into another"):
         download("RN50", tmp_path / "file" / "clip")
@@ -207,7 +204,7 @@ def test_weights_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.Monkey
         load_clip("RN50")
 
 
-def test_the_wrong_clip_package_is_explained(monkeypatch: pytest.MonkeyPatch):
+def test_the_wrong_clip_package_is_explained(monkeypatch):
     """PyPI's `clip` is a clipboard tool."""
     monkeypatch.setattr(openai_clip, "import_module", lambda _: types.ModuleType("clip"))
     with pytest.raises(ImportError, match="pip uninstall -y clip && pip install openai-clip"):

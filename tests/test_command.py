@@ -2,8 +2,6 @@
 
 Installed alone, without a checkout, it does all that a checkout does.
 """
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -20,7 +18,6 @@ import torch
 from promptcal.datasets.download.install import COOP_PROMPTS
 from promptcal.datasets.utils.errors import UnknownNameError
 from promptcal.tools.command import COMMANDS, as_typed, command_of, main, module_of, summary
-from promptcal.trainers.vlm.openai_clip import CLIP
 from safetensors.torch import load_file
 
 from common import PROJECT
@@ -29,7 +26,7 @@ from file_server import serving
 from processes import Process
 
 
-def test_every_tool_is_a_command(capsys: pytest.CaptureFixture):
+def test_every_tool_is_a_command(capsys):
     scripts = [file for file in (PROJECT / "tools").glob("*.py") if "def main(" in file.read_text()]
     assert {command_of(file.stem) for file in scripts} == {*COMMANDS, "command", "train-small-clip"}
     assert main([]) == 2
@@ -39,7 +36,7 @@ def test_every_tool_is_a_command(capsys: pytest.CaptureFixture):
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "train-small-clip"])
-def test_help_of_scripts(name: str):
+def test_help_of_scripts(name):
     script = f"{module_of(name)}.py"
     process = Process(script, "--help")
     out, complaint = process.communicate()
@@ -49,13 +46,13 @@ def test_help_of_scripts(name: str):
 @pytest.mark.parametrize(("given", "meant"), [
     ("trian", "train"), ("check_dat", "check-data"), ("zzz", ""),
 ])
-def test_an_unknown_command_gets_the_nearest(given: str, meant: str):
+def test_an_unknown_command_gets_the_nearest(given, meant):
     with pytest.raises(UnknownNameError, match=f"unknown command '{given}'") as error:
         main([given])
     assert not meant or f"Did you mean '{meant}'?" in str(error.value)
 
 
-def test_examples_are_shown_as_they_can_be_typed(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+def test_examples_are_shown_as_they_can_be_typed(capsys, monkeypatch):
     """An installed package has no folder `tools`."""
     monkeypatch.setattr(sys, "argv", ["promptcal"])
     with pytest.raises(SystemExit):
@@ -88,9 +85,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.slow
-def test_a_release_installed_alone_does_everything(
-    tmp_path: Path, image_folder: Path, clip_model: CLIP,
-):
+def test_a_release_installed_alone_does_everything(tmp_path, image_folder, clip_model):
     env = dict(os.environ)
     env.pop("PYTHONPATH", None)
     env["OMP_NUM_THREADS"] = "1"

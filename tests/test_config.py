@@ -1,6 +1,4 @@
 """Where settings come from, and the messages about those that cannot work."""
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_every_layer_overrides_the_one_before(tmp_path: Path):
+def test_every_layer_overrides_the_one_before(tmp_path):
     assert build_cfg("SoC").TRAINER.SOC.LAMBDA == 30
     data = write(tmp_path / "data.yaml", "TRAINER: {SOC: {LAMBDA: 14.0, DELTA: 30.0, NORM: max, SCALE: none}}")
     extra = write(tmp_path / "extra.yaml", "TRAINER: {SOC: {DELTA: 40.0, NORM: shift, SCALE: ratio}}")
@@ -35,7 +33,7 @@ def test_every_layer_overrides_the_one_before(tmp_path: Path):
     assert build_cfg("ZERO", "dtd").TAG == "default"
 
 
-def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path: Path):
+def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path):
     data = write(tmp_path / "data.yaml", "TRAINER: {NAME: ZeroShot}")
     extra = write(tmp_path / "config.yaml", build_cfg("TPT", opts=["TTA.STEPS", 3]).dump())  # of a run
     for trainer, files, opts, name, steps in (
@@ -53,7 +51,7 @@ def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("file", sorted((CONFIGS / "trainers").glob("*.yaml")), ids=lambda file: file.stem)
-def test_a_trainers_yaml_holds_only_what_differs_from_the_defaults(file: Path):
+def test_a_trainers_yaml_holds_only_what_differs_from_the_defaults(file):
     """So that each value has one home."""
     values = dict(flatten(read_yaml(file)))
     defaults = leaves(get_cfg_default())
@@ -72,14 +70,14 @@ def test_the_shifted_data_sets_have_the_same_settings():
         assert settings[name] == settings["imagenet_r"], name
 
 
-def test_a_setting_of_another_method_is_reported(caplog: pytest.LogCaptureFixture):
+def test_a_setting_of_another_method_is_reported(caplog):
     caplog.set_level("INFO")
     build_cfg("TPT", "imagenet_a", opts=["TRAINER.SOC.LAMBDA", 3, "TTA.STEPS", 2])
     assert [line for line in caplog.messages if "no effect" in line] == [
         "no effect on TPT, because another method's: TRAINER.SOC.LAMBDA"]
 
 
-def test_a_config_is_frozen_and_its_plain_yaml_reads_back_the_same(tmp_path: Path):
+def test_a_config_is_frozen_and_its_plain_yaml_reads_back_the_same(tmp_path):
     cfg = build_cfg("SoC", opts=["TTA.STEPS", "2", "TAG", "010", "OPTIM.LR", 1e-5, "MODEL.BACKBONE.NAME", "1e3"])
     with pytest.raises(AttributeError):
         cfg.SEED = 3
@@ -95,7 +93,7 @@ def test_a_config_is_frozen_and_its_plain_yaml_reads_back_the_same(tmp_path: Pat
     ("PROMPT.CTX_INIT", "a photo of the", "a photo of the"), ("MODEL.BACKBONE.NAME", "123", "123"),
     ("MODEL.INIT_WEIGHTS", None, ""), ("DATASET.ROOT", "2024-13-45", "2024-13-45"),
 ])
-def test_values_take_the_type_of_their_key(tmp_path: Path, key: str, text: object, value: object):
+def test_values_take_the_type_of_their_key(tmp_path, key, text, value):
     """On the command line and in a file, where yaml alone would read 010 as 8, and on and off as truth values."""
     group, _, leaf = key.rpartition(".")
     line = f"{leaf}: {'' if text is None else text}"
@@ -132,7 +130,7 @@ def test_values_take_the_type_of_their_key(tmp_path: Path, key: str, text: objec
     (["PROMPT.CTX_INIT", "a photo of {}"], "the class name follows"),
     (["TRAINER.NAME", "Sock"], "unknown trainer 'Sock'"),
 ])
-def test_bad_settings_get_one_line_with_the_remedy(opts: list, message: str):
+def test_bad_settings_get_one_line_with_the_remedy(opts, message):
     with pytest.raises(ConfigError) as error:
         build_cfg("SoC", opts=opts)
     assert message in str(error.value) and "\n" not in str(error.value)
@@ -156,14 +154,14 @@ def test_bad_settings_get_one_line_with_the_remedy(opts: list, message: str):
     ("c.yaml", "TTA:\n  STEPS: 1\n  VIEWS: 8\n  STEPS: 2", "'STEPS' is there twice, in lines 2 and 4"),
 ])
 @pytest.mark.parametrize("trainer", ["SoC", ""])
-def test_bad_config_files(tmp_path: Path, trainer: str, name: str, text: str, message: str):
+def test_bad_config_files(tmp_path, trainer, name, text, message):
     with pytest.raises(ConfigError) as error:
         build_cfg(trainer, config_file=write(tmp_path / name, text))
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("views", [1, 49, 333])
-def test_the_smallest_share_that_is_suggested_works(views: int):
+def test_the_smallest_share_that_is_suggested_works(views):
     with pytest.raises(ConfigError) as error:
         build_cfg("SoC", opts=["TTA.VIEWS", views, "TTA.SELECT", 1e-9])
     share = float(str(error.value).split("at least ")[1].split()[0])
@@ -193,7 +191,7 @@ def test_every_shipped_yaml_merges_and_every_trainer_has_one():
 @pytest.mark.parametrize(("spelling", "name"), [
     ("soc", "SoC"), ("O-TPT", "OTPT"), ("c_tpt", "CTPT"), ("zero-shot", "ZeroShot"), ("SoC", "SoC"),
 ])
-def test_methods_are_known_in_any_spelling(spelling: str, name: str, caplog: pytest.LogCaptureFixture):
+def test_methods_are_known_in_any_spelling(spelling, name, caplog):
     with caplog.at_level("INFO"):
         cfg = build_cfg(spelling, "dtd", opts=["TRAINER.SOC.LAMBDA", 30.0])
     assert name == cfg.TRAINER.NAME
@@ -201,7 +199,7 @@ def test_methods_are_known_in_any_spelling(spelling: str, name: str, caplog: pyt
     assert (f"trainer {spelling} is {name}" in caplog.text) == (spelling != name)
 
 
-def test_experiments_take_any_spelling(tmp_path: Path):
+def test_experiments_take_any_spelling(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: t\nlayout: results\nbackbones: [small]\ndatasets: [landcover]\n"
                     "runs:\n  - methods: [soc, O-TPT]\n")

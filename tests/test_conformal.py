@@ -1,8 +1,5 @@
 """Conformal sets: coverage on exchangeable data, scores and thresholds by hand, bad input, the report's table."""
-from __future__ import annotations
-
 import doctest
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ def exchangeable(n: int, classes: int, seed: int, sharpness: float = 2.0) -> tup
 
 @pytest.mark.parametrize("alpha", [0.1, 0.3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_coverage_holds(kind: str, alpha: float):
+def test_coverage_holds(kind, alpha):
     covered = [conformal(*exchangeable(400, 8, seed), kind, alpha, seed).coverage for seed in range(150)]
     error = np.std(covered) / np.sqrt(len(covered))
     assert 1 - alpha - 4 * error < np.mean(covered) < 1 - alpha + 1 / 201 + 4 * error
@@ -77,7 +74,7 @@ def test_sizes_and_bad_input():
             conformal(np.zeros((n, 2)), np.zeros(n, dtype=int), *arguments)
 
 
-def test_the_report_has_the_sets(tmp_path: Path, capsys):
+def test_the_report_has_the_sets(tmp_path, capsys):
     for trainer in ("ZeroShot", "TPT"):
         make_run(tmp_path, trainer=trainer)
     report([str(tmp_path), "--no-figures", "--posthoc"])

@@ -247,7 +247,7 @@ def test_of_several_validation_runs_the_largest_counts_whatever_the_order_of_fol
     (20, 0, "validation is refused, because 20 of 100"),
 ])
 def test_validation_images_that_are_test_images_are_left_out_or_refused(
-    tmp_path, shared: int, used: int, note: str,
+    tmp_path, shared, used, note,
 ):
     make_run(tmp_path, "SoC", folder="test", sharpness=2.0)
     make_run(tmp_path, "SoC", split="val", n=100, folder="val", names=shared_names(shared))

@@ -1,6 +1,4 @@
 """CoOp's runs: settings, results, training that continues where it was interrupted, prompts that others start from."""
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -17,7 +15,6 @@ from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp, epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
 from promptcal.trainers.runs.run_dir import read_predictions
-from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from yacs.config import CfgNode
@@ -28,7 +25,7 @@ SHORT = ("OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATC
 
 
 @pytest.fixture
-def splits(tmp_path: Path) -> Path:
+def splits(tmp_path) -> Path:
     """An image folder with train and test, three and two images per class."""
     make_image_folder(tmp_path / "data" / "train")
     make_image_folder(tmp_path / "data" / "test", images=2)
@@ -36,7 +33,7 @@ def splits(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(splits: Path, clip_file: Path, tmp_path: Path) -> Callable[..., CfgNode]:
+def config(splits, clip_file, tmp_path) -> Callable[..., CfgNode]:
     """The settings of a short run on that folder; the run directory is tmp_path/run."""
     return lambda *opts: build_cfg("CoOp", "configs/datasets/image_folder.yaml", opts=[
         "DATASET.ROOT", splits, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "run",
@@ -44,12 +41,12 @@ def config(splits: Path, clip_file: Path, tmp_path: Path) -> Callable[..., CfgNo
 
 
 @pytest.fixture
-def coop(config: Callable[..., CfgNode]) -> Callable[..., dict]:
+def coop(config) -> Callable[..., dict]:
     return lambda *opts, train=True: build_trainer(config(*opts)).run(train)
 
 
 @pytest.fixture
-def command(splits: Path, clip_file: Path, tmp_path: Path) -> list[str]:
+def command(splits, clip_file, tmp_path) -> list[str]:
     return ["train.py", "--trainer", "CoOp", "--dataset-config-file", "configs/datasets/image_folder.yaml",
             "--root", str(splits), "--backbone", str(clip_file), "--output-dir", str(tmp_path / "run"),
             *map(str, SHORT)]
@@ -59,7 +56,7 @@ def command(splits: Path, clip_file: Path, tmp_path: Path) -> list[str]:
     (1, "UCF101", 50), (2, "UCF101", 100), (4, "UCF101", 100), (8, "UCF101", 200), (-1, "UCF101", 200),
     (16, "ImageNet", 50),
 ])
-def test_defaults_are_coops(shots: int, dataset: str, epochs: int):
+def test_defaults_are_coops(shots, dataset, epochs):
     cfg = build_cfg("CoOp", opts=["DATASET.NUM_SHOTS", shots, "DATASET.NAME", dataset])
     assert epochs_of(cfg) == epochs and epochs_of(build_cfg("CoOp", opts=["OPTIM.MAX_EPOCH", 7])) == 7
     assert (cfg.OPTIM.LR, cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY) == (0.002, 0.9, 5e-4)
@@ -67,7 +64,7 @@ def test_defaults_are_coops(shots: int, dataset: str, epochs: int):
     assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, build_cfg("CoOp").DATASET.NUM_SHOTS) == (16, False, 16)
 
 
-def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path: Path):
+def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path):
     """An experiment would start its runs from that prompt, under the name of this one."""
     coop()
     prompt = find_prompt(tmp_path / "run")
@@ -87,7 +84,7 @@ def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path: P
     (("TRAINER.COOP.CSC", True, "TRAINER.COOP.CTX_INIT", "itap of the"), (4, 4, 64)),
     (("TRAINER.COOP.FIXED_VIEWS", True, "TRAINER.COOP.CSC", True), (4, 4, 64)), (("MODEL.PREC", "bf16"), (4, 64)),
 ], ids=["random", "words", "class-specific words", "fixed views, class-specific", "amp"])
-def test_results_of_a_run(coop, splits: Path, clip_file: Path, tmp_path: Path, opts: tuple, shape: tuple):
+def test_results_of_a_run(coop, splits, clip_file, tmp_path, opts, shape):
     results = coop(*opts)
     run, training = tmp_path / "run", results["training"]
     assert (training["images"], training["shots"], training["epochs"]) == (8, 2, 3)
@@ -112,7 +109,7 @@ def test_results_of_a_run(coop, splits: Path, clip_file: Path, tmp_path: Path, o
     assert np.abs(logits["logits"] - logits["zero_shot_logits"]).max() > 0.1
 
 
-def test_the_command_trains_tests_and_saves(command: list[str], image_folder: Path, tmp_path: Path):
+def test_the_command_trains_tests_and_saves(command, image_folder, tmp_path):
     done = run_tool(*command)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
@@ -148,9 +145,7 @@ def interrupt(*_: object) -> None:
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["crops", "fixed views"])
-def test_interrupted_training_continues_bit_equal(
-    coop, config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixed: bool,
-):
+def test_interrupted_training_continues_bit_equal(coop, config, tmp_path, monkeypatch, fixed):
     """Interrupted after the second of three epochs, and again after training; workers change nothing either."""
     opts = ("TRAINER.COOP.FIXED_VIEWS", fixed)
     coop(*opts, "OUTPUT_DIR", tmp_path / "whole")
@@ -176,7 +171,7 @@ def test_interrupted_training_continues_bit_equal(
     assert not (tmp_path / "run" / "parts").exists()
 
 
-def test_other_training_is_another_run(coop, splits: Path, tmp_path: Path, caplog):
+def test_other_training_is_another_run(coop, splits, tmp_path, caplog):
     results = coop()
     with caplog.at_level(logging.INFO):
         coop()
@@ -199,7 +194,7 @@ def test_other_training_is_another_run(coop, splits: Path, tmp_path: Path, caplo
         coop()
 
 
-def test_training_starts_from_init_weights(coop, tmp_path: Path):
+def test_training_starts_from_init_weights(coop, tmp_path):
     """With a tiny learning rate the context stays there. n_ctx is the file's; with CSC each class gets a copy."""
     coop("TRAINER.COOP.N_CTX", 8)
     first, *_ = read_context(find_prompt(tmp_path / "run"))
@@ -210,7 +205,7 @@ def test_training_starts_from_init_weights(coop, tmp_path: Path):
         torch.testing.assert_close(first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0)
 
 
-def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits: Path, tmp_path: Path):
+def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits, tmp_path):
     (splits / "train" / "kind_b" / "1.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"kind_b.1\.png.*ON_BAD_IMAGE skip"):
         coop("DATASET.NUM_SHOTS", -1)
@@ -229,14 +224,12 @@ def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits: Pat
     (("OPTIM.LR", 1e30), "the loss is not finite in epoch"),
     (("DATASET.ROOT", "IMAGES", "DATASET.NUM_SHOTS", -1), "has no training images"),
 ])
-def test_settings_that_cannot_work(coop, image_folder: Path, opts: tuple, message: str):
+def test_settings_that_cannot_work(coop, image_folder, opts, message):
     with pytest.raises(UserError, match=re.escape(message)):
         coop(*(image_folder if opt == "IMAGES" else opt for opt in opts))
 
 
-def test_other_errors_get_one_line(
-    coop, config, splits: Path, clip_model: CLIP, tmp_path: Path, monkeypatch, caplog,
-):
+def test_other_errors_get_one_line(coop, config, splits, clip_model, tmp_path, monkeypatch, caplog):
     with pytest.raises(ConfigError, match="there is no prompt to test: give --model-dir DIR"):
         coop(train=False)
     with pytest.raises(ConfigError, match="CoOp has no prompt yet"):
@@ -261,7 +254,7 @@ def test_other_errors_get_one_line(
         CoOp(config("DATASET.NUM_SHOTS", -1), dataset).record  # noqa: B018
 
 
-def test_trained_prompt_trains_once(coop, config, tmp_path: Path, caplog):
+def test_trained_prompt_trains_once(coop, config, tmp_path, caplog):
     """Trains if needed, and restores a prompt that was removed."""
     path = trained_prompt(config())
     assert path == find_prompt(tmp_path / "run")
@@ -279,7 +272,7 @@ def test_trained_prompt_trains_once(coop, config, tmp_path: Path, caplog):
         trained_prompt(config("OPTIM.LR", 0.01))
 
 
-def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_path: Path):
+def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_path):
     """Class-specific contexts distinguish classes of one name, in the training run and afterwards."""
     for split, images in (("train", 3), ("test", 2)):
         folder = make_image_folder(tmp_path / "twins" / split, images=images)

@@ -1,7 +1,5 @@
 """ImageNet-C, CIFAR, CIFAR-C and LandCover's corruptions, on files made here in the true
 layouts."""
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -42,7 +40,7 @@ def build(name: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize(("classes", "protocol"), [(10, 2), (10, 4), (10, 5), (100, 2)])
-def test_cifar_is_read_from_torchvisions_files(classes: int, protocol: int, tmp_path: Path):
+def test_cifar_is_read_from_torchvisions_files(classes, protocol, tmp_path):
     images = build_cifar(tmp_path, classes, protocol=protocol)
     data = build_dataset(f"CIFAR{classes}", tmp_path)
     assert [item.label for item in data.test] == [n % classes for n in range(20)]
@@ -76,7 +74,7 @@ class Hostile:
     pickle.dumps({"data": np.zeros((2, 32, 32, 3), np.uint8), "labels": [0, 1]}),
     b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x80\x02r\xff\xff\xff\xff.",
 ])
-def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_path: Path, monkeypatch):
+def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content, tmp_path, monkeypatch):
     build_cifar(tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
@@ -87,7 +85,7 @@ def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
-def test_an_array_stored_by_columns_has_the_same_pixels(protocol: int, tmp_path: Path):
+def test_an_array_stored_by_columns_has_the_same_pixels(protocol, tmp_path):
     file = tmp_path / "cifar-10-batches-py" / "test_batch"
     build_cifar(tmp_path)
     rows = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
@@ -97,7 +95,7 @@ def test_an_array_stored_by_columns_has_the_same_pixels(protocol: int, tmp_path:
         assert np.array_equal(images.transpose(0, 3, 1, 2).reshape(4, 3072), rows)
 
 
-def test_rows_of_a_severity(tmp_path: Path):
+def test_rows_of_a_severity(tmp_path):
     arrays = build_cifar_c(tmp_path, ["fog", "snow"])
     for severity in SEVERITIES:
         data = build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=severity)
@@ -124,7 +122,7 @@ def test_rows_of_a_severity(tmp_path: Path):
     (lambda a: np.array([{}]), "is not a complete .npy file of bytes"),
     (None, "is not a complete .npy file"),
 ])
-def test_bad_arrays_get_one_line(change, message: str, tmp_path: Path):
+def test_bad_arrays_get_one_line(change, message, tmp_path):
     array = build_cifar_c(tmp_path, ["fog"])["fog"]
     file = tmp_path / "CIFAR-10-C" / "fog.npy"
     if change is None:
@@ -137,7 +135,7 @@ def test_bad_arrays_get_one_line(change, message: str, tmp_path: Path):
     assert finding.state == "faulty" and str(file) in finding.advice
 
 
-def test_labels_out_of_range_name_the_row(tmp_path: Path):
+def test_labels_out_of_range_name_the_row(tmp_path):
     labels = build_cifar_c(tmp_path, ["fog"])["labels"]
     labels[83] = 10
     np.save(tmp_path / "CIFAR-10-C" / "labels.npy", labels)
@@ -146,7 +144,7 @@ def test_labels_out_of_range_name_the_row(tmp_path: Path):
 
 
 @pytest.mark.parametrize("folder", ["ImageNet-C", "imagenet-c"])
-def test_imagenet_c(folder: str, tmp_path: Path, caplog):
+def test_imagenet_c(folder, tmp_path, caplog):
     build_imagenet_c(tmp_path, ["fog", "saturate"], (1, 5), folder)
     data = build_dataset("ImageNetC", tmp_path, corruption="saturate", severity=1)
     assert data.classnames == list(WNIDS.values()) and len(data.test) == 24
@@ -161,7 +159,7 @@ def test_imagenet_c(folder: str, tmp_path: Path, caplog):
     assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in caplog.text
 
 
-def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):
+def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
     """RobustBench's list has 5,000 lines such as these."""
     build_imagenet_c(tmp_path, ["fog"])
     lines = [f"{wnid}/ILSVRC2012_val_00000001.JPEG" for wnid in list(WNIDS)[5:2:-1]]
@@ -185,7 +183,7 @@ def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_checked_installed_and_configured(name: str, tmp_path: Path, monkeypatch, caplog):
+def test_checked_installed_and_configured(name, tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     cls = DATASET_REGISTRY.get(name)
     archives = tmp_path / "archives"
@@ -218,7 +216,7 @@ def test_checked_installed_and_configured(name: str, tmp_path: Path, monkeypatch
     ("dtd", ["DATASET.CORRUPTION", "fog"], "'fog'; for DescribableTextures it must be empty: it "
                                            "has none"),
 ])
-def test_bad_names_get_one_line_with_the_valid_ones(name: str, opts: list, message: str):
+def test_bad_names_get_one_line_with_the_valid_ones(name, opts, message):
     with pytest.raises(ConfigError) as error:
         build_cfg("TPT", name, opts=opts)
     assert message in str(error.value)
@@ -243,7 +241,7 @@ def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
     assert len(prints) == 21
 
 
-def test_a_corruption_is_a_data_set_of_its_own(clip_file: Path, tmp_path: Path):
+def test_a_corruption_is_a_data_set_of_its_own(clip_file, tmp_path):
     """Own run folder and table column; nothing of another one's cached views is used."""
     def run(trainer: str, name: str, *opts: object) -> dict[str, np.ndarray]:
         args = ["--backbone", clip_file, "--root", tmp_path, "TEST.LIMIT", 8, *opts, "CACHE.DIR", tmp_path / "cache"]
