@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# It looks for nothing on the network by itself, and has no screen, and no sandbox where tests run
-# as root.
+# The browser makes no requests of its own. It has no screen, and no sandbox where tests run as
+# root.
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -42,7 +42,7 @@ def launched() -> Iterator:
 
 
 class Visit:
-    """An opened page, and what it complained of or asked for."""
+    """An opened page, with its complaints and requests."""
 
     def __init__(self, browser, path: Path, **context) -> None:
         self.page = browser.new_context(**context).new_page()

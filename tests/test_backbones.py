@@ -16,7 +16,7 @@ from made_models import SIDE, make_open_clip
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def root(tmp_path_factory) -> Path:
     """Images, and weights of several kinds."""
     root = tmp_path_factory.mktemp("backbones")
     make_image_folder(root / "images" / "test")
@@ -28,86 +28,99 @@ def place(tmp_path_factory) -> Path:
     return root
 
 
-def backbone_of(place: Path, kind: str) -> str:
-    return f"hf:{place / 'clip'}" if kind == "hf" else f"open_clip:promptcal-{kind}@{place / kind}.pt"
+def backbone_of(root: Path, kind: str) -> str:
+    if kind == "hf":
+        return f"hf:{root / 'clip'}"
+    return f"open_clip:promptcal-{kind}@{root / kind}.pt"
 
 
-def run(place: Path, kind: str, trainer: str, folder: Path, *opts: object) -> dict:
+def run(root: Path, kind: str, trainer: str, folder: Path, *opts: object) -> dict:
     """`tools/train.py` in this process, and its results."""
-    train.main(list(map(str, [
-        "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", place / "images",
-        "--backbone", backbone_of(place, kind), "--output-dir", folder, "TTA.VIEWS", 4, "TTA.SELECT", 0.5,
-        "TTA.EPISODES", 4, "DATALOADER.NUM_WORKERS", 0, *opts,
-    ])))
+    arguments = [
+        "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
+        "--root", root / "images", "--backbone", backbone_of(root, kind), "--output-dir", folder,
+        "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TTA.EPISODES", 4, "DATALOADER.NUM_WORKERS", 0, *opts,
+    ]
+    train.main([str(argument) for argument in arguments])
     return json.loads((folder / "results.json").read_text())
 
 
 @pytest.mark.parametrize("kind", ["gelu", "siglip", "bert", "hf"])
-def test_a_run_from_images_to_results(kind, place, tmp_path, monkeypatch):
+def test_a_run_from_images_to_results(kind, root, tmp_path, monkeypatch):
     cache = ("CACHE.DIR", tmp_path / "cache")
-    results = run(place, kind, "SoC", tmp_path / "soc", *cache)
-    assert results["n"] == 12 and results["backbone"] == backbone_of(place, kind) and results["flagged"] == 0
+    results = run(root, kind, "SoC", tmp_path / "soc", *cache)
+    assert (results["n"], results["flagged"]) == (12, 0)
+    assert results["backbone"] == backbone_of(root, kind)
     arrays = np.load(tmp_path / "soc" / "predictions.npz")
     assert np.abs(arrays["logits"] - arrays["zero_shot_logits"]).max() > 1e-3
     assert results["pixels"]["size"] == SIDE and "open_clip_torch" in results["versions"]
 
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("an image is encoded again")
-
-    monkeypatch.setattr("promptcal.trainers.engine.features.encode_views", never)
-    again = run(place, kind, "TPT", tmp_path / "tpt", *cache)  # the cache has all views
-    assert again["zero_shot_accuracy"] == results["zero_shot_accuracy"]
+    # The cache has all views: no image is encoded again.
+    monkeypatch.setattr("promptcal.trainers.engine.features.encode_views", None)
+    tpt = run(root, kind, "TPT", tmp_path / "tpt", *cache)
+    assert tpt["zero_shot_accuracy"] == results["zero_shot_accuracy"]
     if kind == "siglip":  # whose prompts run to the end of their padding
-        product = run(place, kind, "SoC", tmp_path / "product", *cache, "TTA.JACOBIAN", "on")
-        assert product["accuracy"] == results["accuracy"] and product["ece"] == pytest.approx(results["ece"], abs=1e-2)
+        product = run(root, kind, "SoC", tmp_path / "product", *cache, "TTA.JACOBIAN", "on")
+        assert product["accuracy"] == results["accuracy"]
+        assert product["ece"] == pytest.approx(results["ece"], abs=1e-2)
 
 
-def test_pixels_are_part_of_the_caches_key_and_of_the_results(place, tmp_path):
+def test_pixels_are_part_of_the_caches_key_and_of_the_results(root, tmp_path):
     cache = ("CACHE.DIR", tmp_path / "cache")
-    plain = run(place, "gelu", "ZeroShot", tmp_path / "a", *cache)
     half = ("INPUT.PIXEL_MEAN", "[0.5,0.5,0.5]", "INPUT.PIXEL_STD", "[0.5,0.5,0.5]")
-    other = run(place, "gelu", "ZeroShot", tmp_path / "b", *cache, *half)
+    plain = run(root, "gelu", "ZeroShot", tmp_path / "a", *cache)
+    other = run(root, "gelu", "ZeroShot", tmp_path / "b", *cache, *half)
     keys = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("*/key.json")]
-    assert len(keys) == 2 and sorted("mean" in key for key in keys) == [False, True]
+    assert sorted("mean" in key for key in keys) == [False, True]
     assert other["pixels"]["mean"] == [0.5] * 3 != plain["pixels"]["mean"]
 
 
-def test_a_backbones_own_pixels_count_as_unset(place, tmp_path):
-    plain = run(place, "siglip", "ZeroShot", tmp_path / "run")
-    pixels = plain["pixels"]
-    own = ("INPUT.PIXEL_MEAN", json.dumps(pixels["mean"]), "INPUT.PIXEL_STD", json.dumps(pixels["std"]))
-    again = run(place, "siglip", "ZeroShot", tmp_path / "run", *own)
-    assert again["finished"] == plain["finished"] and not again["record"]["changed"]
+def test_a_backbones_own_pixels_count_as_unset(root, tmp_path):
+    plain = run(root, "siglip", "ZeroShot", tmp_path / "run")
+    mean = json.dumps(plain["pixels"]["mean"])
+    std = json.dumps(plain["pixels"]["std"])
+    same = run(root, "siglip", "ZeroShot", tmp_path / "run",
+               "INPUT.PIXEL_MEAN", mean, "INPUT.PIXEL_STD", std)
+    assert same["finished"] == plain["finished"] and not same["record"]["changed"]
 
 
-def test_a_prompt_is_learnt_and_belongs_to_its_backbone(place, tmp_path):
-    run(place, "siglip", "CoOp", tmp_path / "coop", "OPTIM.MAX_EPOCH", 1, "TRAINER.COOP.N_CTX", 2,
+def test_a_prompt_is_learnt_and_belongs_to_its_backbone(root, tmp_path):
+    run(root, "siglip", "CoOp", tmp_path / "coop", "OPTIM.MAX_EPOCH", 1, "TRAINER.COOP.N_CTX", 2,
         "DATASET.NUM_SHOTS", 1, "OPTIM.LR", 0.1)
     prompt = find_prompt(tmp_path / "coop")
-    assert read_context(prompt).backbone == backbone_name(backbone_of(place, "siglip"))
-    tuned = run(place, "siglip", "TPT", tmp_path / "tpt", "MODEL.INIT_WEIGHTS", prompt)
+    assert read_context(prompt).backbone == backbone_name(backbone_of(root, "siglip"))
+    tuned = run(root, "siglip", "TPT", tmp_path / "tpt", "MODEL.INIT_WEIGHTS", prompt)
     assert tuned["init_weights"] == str(prompt)
     wide = torch.load(prompt, weights_only=True)
     wide["state_dict"]["ctx"] = torch.zeros(2, 96)
     torch.save(wide, tmp_path / "wide.pt")
     with pytest.raises(WeightsError, match=r"learnt with open_clip.*needs \(n_ctx, 64\)"):
-        run(place, "siglip", "TPT", tmp_path / "no", "MODEL.INIT_WEIGHTS", tmp_path / "wide.pt")
+        run(root, "siglip", "TPT", tmp_path / "no", "MODEL.INIT_WEIGHTS", tmp_path / "wide.pt")
 
 
-def test_other_commands_take_other_backbones(place, tmp_path, capsys):
+def test_other_commands_take_other_backbones(root, tmp_path, capsys):
     (tmp_path / "names.txt").write_text("cat\ndog\n")
-    image = next((place / "images").rglob("*.png"))
-    predict.main([str(image), "--classes", str(tmp_path / "names.txt"), "--backbone", backbone_of(place, "bert"),
-                  "--views", "4", "--opts", "TTA.SELECT", "0.5"])
+    image = next((root / "images").rglob("*.png"))
+    predict.main([
+        str(image), "--classes", str(tmp_path / "names.txt"),
+        "--backbone", backbone_of(root, "bert"), "--views", "4", "--opts", "TTA.SELECT", "0.5",
+    ])
     out = capsys.readouterr().out
     assert "cat" in out and "open_clip:promptcal-bert@" in out
-    assert reproduce.main(["table1", "--demo", "--backbone", backbone_of(place, "gelu"), "--dry-run", "--output-dir",
-                           str(tmp_path)]) == 0
+    status = reproduce.main([
+        "table1", "--demo", "--backbone", backbone_of(root, "gelu"), "--dry-run",
+        "--output-dir", str(tmp_path),
+    ])
+    assert status == 0
     assert "promptcal-gelu" in capsys.readouterr().out
 
 
-def test_backbones_in_short(tmp_path):
-    assert backbone_name("ViT-L/14@336px") == "ViT-L/14@336px" and backbone_name("/a/b/tiny.pt") == "tiny"
-    assert backbone_name("open_clip:ViT-B-16/laion2b_s34b_b88k") == "open_clip-ViT-B-16/laion2b_s34b_b88k"
-    assert backbone_name("open_clip:ViT-B-16@/a/b.c/remote.pt") == "open_clip-ViT-B-16-remote"
+@pytest.mark.parametrize(("backbone", "short"), [
+    ("ViT-L/14@336px", "ViT-L/14@336px"),
+    ("/a/b/tiny.pt", "tiny"),
+    ("open_clip:ViT-B-16/laion2b_s34b_b88k", "open_clip-ViT-B-16/laion2b_s34b_b88k"),
+    ("open_clip:ViT-B-16@/a/b.c/remote.pt", "open_clip-ViT-B-16-remote"),
+])
+def test_backbones_in_short(backbone, short, tmp_path):
+    assert backbone_name(backbone) == short
     assert backbone_name(f"hf:{tmp_path}") == f"hf-{tmp_path.name}"

@@ -1,13 +1,17 @@
-"""The report page in a real browser: what a reader clicks, in both themes, on a phone, with hostile names."""
+"""The report page in a real browser: what a reader clicks, in both themes, on a phone, with hostile
+names."""
 import warnings
 
 import pytest
 
 from browser import Visit, launched
-from made_runs import make_run, report_on
+from made_runs import make_run, numbered, report_on
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)> & \"q\""
 PHONE = {"width": 390, "height": 844}
+BRIGHTNESS = """(element, key) =>
+    getComputedStyle(element)[key].match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b)"""
+SORT_VALUES = "body => [...body.rows].map(row => row.cells[1].dataset.value)"
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
 
 
@@ -20,18 +24,19 @@ def browser():
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    names = [EVIL, *(f"class {k}" for k in range(1, 8))]
+    options = {"n": 120, "classnames": [EVIL, *numbered("class", 7, first=1)]}
     for trainer in ("TPT", "OTPT", "SoC"):
         for dataset in ("UCF101", "EuroSAT"):
             for seed in (0, 1):
-                make_run(root, trainer, dataset, seed, n=120, classnames=names, folder=f"<{trainer}>/{dataset}/{seed}")
-    make_run(root, EVIL, "UCF101", n=120, classnames=names, folder="evil", changes={"data.listing": EVIL})
+                folder = f"<{trainer}>/{dataset}/{seed}"
+                make_run(root, trainer, dataset, seed, folder=folder, **options)
+    make_run(root, EVIL, "UCF101", folder="evil", changes={"data.listing": EVIL}, **options)
     for steps in (1, 2):  # tables and figures of sweeps
-        make_run(root, "SoC", "EuroSAT", n=120, settings={"TTA.STEPS": steps}, classnames=names,
-                 folder=f"steps/{steps}")
+        make_run(root, "SoC", "EuroSAT", settings={"TTA.STEPS": steps}, folder=f"steps/{steps}",
+                 **options)
     for weight in (5, 60):
-        make_run(root, "SoC", "UCF101", n=120, settings={"TRAINER.SOC.LAMBDA": weight}, classnames=names,
-                 folder=f"lambda/{weight}")
+        make_run(root, "SoC", "UCF101", settings={"TRAINER.SOC.LAMBDA": weight},
+                 folder=f"lambda/{weight}", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a figure without room for what it shows
         return report_on(root, with_figures=True).page
@@ -41,17 +46,18 @@ def test_a_click_sorts_a_table_and_a_second_reverses_it(browser, page):
     with Visit(browser, page) as view:
         table = view.locator("table.sortable").nth(1)  # ECE, beside accuracy
         head = table.locator("thead th").nth(1)
-        values = "body => [...body.rows].map(row => row.cells[1].dataset.value)"
-        assert "↕" in head.locator("button").evaluate("b => getComputedStyle(b, '::after').content")
-        head.locator("button").click()
-        up = table.locator("tbody").evaluate(values)
-        known = [float(value) for value in up if value]
-        assert len(known) > 3 and known == sorted(known)
-        assert up[len(known) :] == [""] * (len(up) - len(known))  # empty cells stay last
+        button = head.locator("button")
+        assert "↕" in button.evaluate("b => getComputedStyle(b, '::after').content")
+        button.click()
+        cells = table.locator("tbody").evaluate(SORT_VALUES)
+        values = [float(cell) for cell in cells if cell]
+        assert len(values) > 3 and values == sorted(values)
+        assert not any(cells[len(values) :])  # empty cells stay last
         assert head.get_attribute("aria-sort") == "ascending"
-        head.locator("button").focus()
+        button.focus()
         view.keyboard.press("Enter")
-        assert [float(value) for value in table.locator("tbody").evaluate(values) if value] == known[::-1]
+        cells = table.locator("tbody").evaluate(SORT_VALUES)
+        assert [float(cell) for cell in cells if cell] == values[::-1]
 
 
 def test_filters_narrow_the_list_and_the_sections(browser, page):
@@ -62,8 +68,8 @@ def test_filters_narrow_the_list_and_the_sections(browser, page):
         view.locator("[data-filter=seed]").select_option("1")
         assert view.locator(".filters output").inner_text() == "2 of 17 runs"
         assert runs.locator("visible=true").filter(has=view.locator("summary")).count() >= 2
-        shown = view.locator("table.runs tbody tr:visible th").all_inner_texts()
-        assert shown == ["SoC on UCF101", "SoC on EuroSAT"]
+        visible = view.locator("table.runs tbody tr:visible th").all_inner_texts()
+        assert visible == ["SoC on UCF101", "SoC on EuroSAT"]
         view.locator("[data-filter=text]").fill("eurosat")
         assert view.locator("table.runs tbody tr:visible").count() == 1
         view.locator("table.runs tbody tr:visible a").click()
@@ -74,11 +80,10 @@ def test_filters_narrow_the_list_and_the_sections(browser, page):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_themes_reach_page_and_figures(browser, page, scheme):
-    brightness = "(e, key) => getComputedStyle(e)[key].match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b)"
     with Visit(browser, page, color_scheme=scheme) as view:
-        ground = view.locator("body").evaluate(f"e => ({brightness})(e, 'backgroundColor')")
+        ground = view.locator("body").evaluate(f"e => ({BRIGHTNESS})(e, 'backgroundColor')")
         assert (ground < 200) == (scheme == "dark")
-        ink = view.locator("figure svg text").first.evaluate(f"e => ({brightness})(e, 'fill')")
+        ink = view.locator("figure svg text").first.evaluate(f"e => ({BRIGHTNESS})(e, 'fill')")
         assert (ink > 400) == (scheme == "dark")
 
 
@@ -91,8 +96,8 @@ def test_a_phone_needs_no_sideways_scrolling(browser, page):
         assert wide.get_attribute("tabindex") == "0"
         button = view.locator("button.zoom").first
         button.click()  # enlarges the figure, which then scrolls
-        large, small = view.locator("dialog svg").bounding_box()["width"], button.bounding_box()["width"]
-        assert large > 1.5 * PHONE["width"] > small
+        enlarged = view.locator("dialog svg").bounding_box()
+        assert enlarged["width"] > 1.5 * PHONE["width"] > button.bounding_box()["width"]
         assert view.locator("dialog div").evaluate("box => box.scrollWidth > box.clientWidth")
         view.keyboard.press("Escape")
         assert not view.locator("dialog").is_visible()
