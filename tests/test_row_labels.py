@@ -174,3 +174,20 @@ def test_labels_are_those_of_the_records_whatever_the_files_in_configs_say(tmp_p
     monkeypatch.setattr("promptcal.trainers.config.layers.default_settings", lambda *_: {LAMBDA: 1.0})
     assert labels(compared(tmp_path)[0]) == before == ["Zero-shot", "SoC"]
     assert run_tool("report.py", tmp_path, "--no-figures").returncode == 0
+
+
+def test_settings_are_stated_in_words(tmp_path):
+    settings = {"MODEL.PREC": "fp16", "TTA.AUGMIX": "off", "OPTIM.WEIGHT_DECAY": 0.0, "TTA.STEPS": 2}
+    for key, value in settings.items():
+        make_run(tmp_path, "SoC", settings={key: value}, folder=key)
+    shown = {setting_words(key, value) for key, value in settings.items()}
+    assert shown == {"fp16", "no AugMix", "weight decay 0", "2 steps"}
+    stated = " | ".join(row.label for grid in compared(tmp_path) for row in grid.rows)
+    assert all(f"SoC, {words}" in stated for words in shown)
+
+
+def test_a_run_made_again_is_named_by_the_words_of_the_setting_that_differs(tmp_path):
+    """The default of AugMix was edited between the two runs, so neither has changed it."""
+    for augmix in (True, False):
+        make_run(tmp_path, "SoC", folder=f"{augmix}", changes={"views.augmix": augmix})
+    assert labels(compared(tmp_path)[0]) == ["Zero-shot", "SoC", "SoC, AugMix"]

@@ -234,7 +234,7 @@ def test_a_resumed_run_has_its_tag_and_the_same_effective_settings(tmp_path):
     ("TTA.STEPS", 1, "1 step"), ("TTA.VIEWS", 16, "16 views"), ("TTA.RESET", "never", "never reset"),
     ("TTA.RESET", "10", "reset every 10 images"), ("TTA.RESET", "image", "reset for each image"),
     ("DATASET.NUM_SHOTS", 4, "4 shots"), ("MODEL.PREC", "bf16", "bf16 (coarse rounding)"),
-    ("TTA.AUGMIX", "off", "AUGMIX off"),
+    ("TTA.AUGMIX", "off", "no AugMix"),
     ("TRAINER.SOC.STATS", "flow", "STATS flow"), ("TRAINER.TDA.VIEWS", "confident", "TDA.VIEWS confident"),
     ("TRAINER.FPP.STEPS", 300, "FPP.STEPS 300"), ("TRAINER.TDA.VALUES", "paper", "values tuned per set on test labels"),
     ("PROMPT.CTX_INIT", "itap of a", "“itap of a”"), ("TRAINER.NOBODYS.LAMBDA", 3.0, "λ 3"),

@@ -253,6 +253,15 @@ def show_steps(steps: object) -> str:
     return f"{steps} steps"
 
 
+def show_augmix(augmix: object) -> str:
+    """Records of views have it as True or False."""
+    if augmix in (True, "on"):
+        return "AugMix"
+    if augmix in (False, "off"):
+        return "no AugMix"
+    return f"AugMix {augmix}"
+
+
 def show_views(views: object) -> str:
     if views == 1:
         return "1 view"
@@ -376,12 +385,12 @@ TABLE: Sequence[Setting] = (
         Role.VIEWS,
         Check(are_pixel_means, "[] (the backbone's) or three numbers up to 1",
               good=([], [0.5, 0.5, 0.5]), bad=([0.5], [2, 0, 0], ["a", "b", "c"])),
-        auto="the backbone's", resolve=mean_of_backbone, same=equal_numbers),
+        auto="the backbone's", resolve=mean_of_backbone, same=equal_numbers, show="pixel mean {}"),
     Setting(
         "INPUT.PIXEL_STD", [], "their standard deviations", Role.VIEWS,
         Check(are_pixel_deviations, "[] (the backbone's) or three numbers up to 1",
               good=([], [0.5, 0.5, 0.5]), bad=([0.5], [0, 0, 0], ["a", "b", "c"])),
-        auto="the backbone's", resolve=std_of_backbone, same=equal_numbers),
+        auto="the backbone's", resolve=std_of_backbone, same=equal_numbers, show="pixel std {}"),
 
     Setting(
         "DATALOADER.NUM_WORKERS", -1, "threads that decode images and make views", Role.NONE,
@@ -427,7 +436,7 @@ TABLE: Sequence[Setting] = (
     Setting(
         "PROMPT.DESCRIPTION_FORMAT", "auto", "sentences (CuPL's) or phrases (DCLIP's)", Role.MODEL,
         OneOf(("auto", "sentences", "phrases")), effect=needs_descriptions,
-        auto="what most texts are"),
+        auto="what most texts are", show="descriptions as {}"),
     Setting(
         "PROMPT.ENSEMBLE", MEAN,
         "mean of a class's text features, made unit; similarity: not made unit (mean of cosines)",
@@ -460,7 +469,7 @@ TABLE: Sequence[Setting] = (
         "TTA.AUGMIX", "auto", "AugMix on the views", Role.VIEWS, ON_OFF_AUTO,
         used_by=SEVERAL_VIEWS, effect=needs_several_views,
         auto="as in C-TPT's and O-TPT's scripts: off on ImageNet, on elsewhere",
-        resolve=augmix_of_dataset),
+        resolve=augmix_of_dataset, show=show_augmix, title="AugMix"),
     Setting(
         "TTA.EPISODES", 0, "images adapted at once; changes speed and memory, not the method",
         Role.NUMERICS, Range(least=0), rounding=True,
@@ -475,14 +484,15 @@ TABLE: Sequence[Setting] = (
         effect=needs_steps, show="learning rate {}", title="learning rate"),
     Setting(
         "OPTIM.WEIGHT_DECAY", 0.01, "decoupled weight decay of AdamW; of CoOp's SGD", Role.METHOD,
-        Range(least=0), used_by=GRADIENTS, effect=needs_steps),
+        Range(least=0), used_by=GRADIENTS, effect=needs_steps, show="weight decay {}",
+        title="weight decay"),
 
     Setting(
         "TRAINER.NAME", "", "a registered trainer, such as SoC", Role.METHOD, in_path=True),
     Setting(
         CLASS_TOKEN_POSITION, "end",
         "end, middle or front; read by every method that starts from CoOp's prompts", Role.MODEL,
-        OneOf(("end", "middle", "front")), effect=needs_no_texts),
+        OneOf(("end", "middle", "front")), effect=needs_no_texts, show="class token {}"),
     Setting(
         "TRAINER.REGULARISERS", "",
         "terms added to TPT, R-TPT or TPS, as name:weight, such as ctpt:50,atpt:10", Role.METHOD,

@@ -24,9 +24,6 @@ FIELD_WORDS: Mapping[str, str] = {
     "numerics.device_type": "on {}",
     "numerics.jacobian": "Jacobian {}",
     "views.pipeline": "views {}",
-    "views.count": "{} views",
-    "views.augmix": "AugMix {}",
-    "views.pixels": "pixels {}",
     "model.prompt.protocol": "prompt {}",
     "model.prompt.hash": "prompt {}",
     "model.prompt.words": "words {}",
@@ -36,11 +33,13 @@ FIELD_WORDS: Mapping[str, str] = {
     "data.images": "images {}",
     "data.split": "split {}",
     "method.training.images": "training images {}",
-    "method.stream.order": "{} order",
-    "method.stream.reset": "reset {}",
     "numerics.part": "parts of {} images",
     "numerics.episodes": "{} images at once",
 }
+# Fields that hold the value of a setting, which has its own words.
+STATE_SETTINGS = ("views.count", "views.augmix", "views.pixels.mean", "views.pixels.std",
+                  "method.stream.order", "method.stream.correlation", "method.stream.reset",
+                  "model.prompt.position", "model.prompt.ensemble")
 NEVER_NAMED = ("seed", "data.n", "data.dataset", "data.subset")
 
 
@@ -130,11 +129,14 @@ def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
 
 
 def difference_words(difference: Difference, second: bool) -> list[str]:
-    """What tells a row from another one with the same label, in words.
+    """What makes a row another one than a row with the same label, in words.
 
     Args:
         difference: Of two records.
-        second: Whether to describe the second of them.
+        second: Whether to describe the second of them, otherwise the first.
+
+    Returns:
+        Words for each field that differs, such as `fp16`, `no AugMix` or `code 1a2b3c4d`.
     """
     words = []
     for path, values in difference.items():
@@ -146,6 +148,8 @@ def difference_words(difference: Difference, second: bool) -> list[str]:
             text = differing_part(str(value), str(other))
         if path in FIELD_WORDS:
             words.append(FIELD_WORDS[path].format(text))
+        elif path in STATE_SETTINGS and value is not None:
+            words.append(setting_words(WORDS[path], value))
         elif path in WORDS:
             words.append(f"{WORDS[path]} {text}")
         else:
