@@ -38,6 +38,7 @@ class LazyList(Sequence[Datum]):
 
     @cached_property
     def items(self) -> Sequence[Datum]:
+        """The list, made on first use."""
         return self.make()
 
     def __len__(self) -> int:
@@ -79,6 +80,11 @@ class Dataset:
     def __init__(
         self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
     ) -> None:
+        """Args:
+            root: The data root.
+            corruption: Of the test images; "" = none.
+            severity: Of the corruption, 1 to 5.
+        """
         self.root = Path(root).expanduser()
         self.corruption = corruption
         self.severity = severity  # of the test images
@@ -97,7 +103,12 @@ class Dataset:
 
     @classmethod
     def check_corruption(cls, corruption: str, severity: int) -> None:
-        """Refuses a corruption that the set does not have."""
+        """Refuses a corruption that the set does not have.
+
+        Args:
+            corruption: DATASET.CORRUPTION; "" = none.
+            severity: DATASET.SEVERITY, 1 to 5.
+        """
         if severity not in SEVERITIES:
             raise ConfigError(f"DATASET.SEVERITY is {severity}; it must be one of "
                               f"{', '.join(map(str, SEVERITIES))}")
@@ -135,15 +146,23 @@ class Dataset:
                             f"missing: {first_five(missing)}; {self.remedy()}")
 
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-        """The digest of each image's content: of its file's bytes. Sets without files override
-        this."""
+        """The digest of each image's content: of its file's bytes.
+
+        Sets without files override this.
+
+        Args:
+            items: The images.
+            index: Digests of files that are known from before.
+        """
         paths = [item.impath for item in items]
         return index.look_up(paths, self.image_dir)
 
     def uncorrupted_name(self, item: Datum) -> str:
-        """Names the image that a corrupted image was made from: equal for all corruptions of an
-        image and for the image itself, and unique among all data sets. "": the images are no
-        corruptions."""
+        """Names the image that a corrupted image was made from.
+
+        It is equal for all corruptions of an image and for the image itself, and unique among all
+        data sets. "": the images are no corruptions.
+        """
         return ""
 
 
@@ -167,7 +186,12 @@ def run_name(
 
 
 def dataset_label(name: str, root: str | Path) -> str:
-    """What tables call a data set: its label, or the name of a user's folder."""
+    """What tables call a data set: its label, or the name of a user's folder.
+
+    Args:
+        name: The registered name, or that of an unregistered class.
+        root: The data root.
+    """
     if name not in DATASET_REGISTRY:
         return name
     return DATASET_REGISTRY.get(name).label_of(root)

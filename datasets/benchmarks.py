@@ -117,8 +117,15 @@ def hash_names(classnames: Sequence[str]) -> str:
 
 
 def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
-    """The registered name of the benchmark that a set is, by its classes or its folder; "" if
-    none."""
+    """Recognises a benchmark by its folder or its classes.
+
+    Args:
+        root: The folder of the set.
+        classnames: By label.
+
+    Returns:
+        The benchmark's registered name; "" if the set is none.
+    """
     names = [plain(name) for name in classnames]
     folders = folder_names(root)
     for reader, benchmark in BENCHMARKS.items():
@@ -150,7 +157,7 @@ def folder_names(root: Path) -> set[str]:
 def compare_with_benchmark(
     root: Path, hub_splits: str, images: int, classnames: Sequence[str],
 ) -> Comparison:
-    """Says which split of a benchmark this is, and whether published figures compare.
+    """Says which split of a benchmark a set is, and whether published figures compare.
 
     Args:
         root: The folder of the set.

@@ -7,6 +7,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class Caltech101(SplitFileDataset):
+    """Objects of 100 classes."""
+
     label = "Caltech"
     display_order = 8
     folder = "caltech-101"

@@ -61,8 +61,14 @@ def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list
 
 
 def check_classnames(source: str, classnames: Sequence[str]) -> None:
-    """Refuses empty and unprintable class names; warns of a single class and of names that several
-    classes share."""
+    """Refuses empty and unprintable class names.
+
+    Warns of a single class and of names that several classes share.
+
+    Args:
+        source: The data set, for messages.
+        classnames: By label.
+    """
     blank = [label for label, name in enumerate(classnames) if not name.strip()]
     if blank:
         raise DataError(f"{source} has no class name for label {first_five(blank)}")
@@ -114,6 +120,12 @@ def check_items(
 
 
 def check_printable(what: str, names: Sequence[str]) -> None:
+    """Refuses names with control characters or broken Unicode.
+
+    Args:
+        what: What has these names, for the message.
+        names: Of files or classes.
+    """
     bad = [repr(name) for name in names if not is_printable(name)]
     if bad:
         raise DataError(f"{what} with control characters or letters that are not UTF-8: "

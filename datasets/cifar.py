@@ -22,12 +22,21 @@ HUNDRED = (
 
 
 def source(url: str, folder: str, md5: str) -> tuple[Source, ...]:
+    """The archive of a set.
+
+    Args:
+        url: Its address.
+        folder: In the archive.
+        md5: Of the archive.
+    """
     file_name = url.rpartition("/")[2]
     return (Source(file_name, urls=(url,), checksum=f"md5:{md5}", places={folder: "."}),)
 
 
 @DATASET_REGISTRY.register()
 class CIFAR10(PickledCIFAR):
+    """The ten classes, from torchvision's pickles."""
+
     label = "CIFAR-10"
     display_order = 20
     names = TEN
@@ -40,6 +49,8 @@ class CIFAR10(PickledCIFAR):
 
 @DATASET_REGISTRY.register()
 class CIFAR100(PickledCIFAR):
+    """The hundred fine classes, from torchvision's pickles."""
+
     label = "CIFAR-100"
     display_order = 21
     names = HUNDRED
@@ -55,6 +66,8 @@ class CIFAR100(PickledCIFAR):
 
 @DATASET_REGISTRY.register()
 class CIFAR10C(CorruptedCIFAR):
+    """CIFAR-10's test images under 19 corruptions."""
+
     label = "CIFAR-10-C"
     display_order = 22
     names = TEN
@@ -67,6 +80,8 @@ class CIFAR10C(CorruptedCIFAR):
 
 @DATASET_REGISTRY.register()
 class CIFAR100C(CorruptedCIFAR):
+    """CIFAR-100's test images under 19 corruptions."""
+
     label = "CIFAR-100-C"
     display_order = 23
     names = HUNDRED

@@ -62,13 +62,22 @@ class ArrayUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     for."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """A name that CIFAR's files have; others are refused."""
         if f"{module}.{name}" not in KNOWN:
             raise Damaged(f"it names {module}.{name}, which no file of CIFAR does")
         return super().find_class(module, name)
 
 
 def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
-    """The labels and images (N, 32, 32, 3) of one of CIFAR's pickles."""
+    """Reads one of CIFAR's pickles.
+
+    Args:
+        path: Of the file.
+        label_key: Under which it has the labels.
+
+    Returns:
+        The labels, N numbers, and the images, uint8 (N, 32, 32, 3).
+    """
     try:
         with noticing_damage():
             content = ArrayUnpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
@@ -96,8 +105,14 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
 
 
 def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A mapped .npy file of bytes with rows of this shape. Copy what is needed: cutting the file
-    ends the process."""
+    """A mapped .npy file of bytes.
+
+    Copy what is needed: if the file is cut while it is mapped, the process ends.
+
+    Args:
+        path: Of the file.
+        shape: That each row must have.
+    """
     open_regular(path).close()  # not a pipe
     try:
         with noticing_damage():
@@ -138,7 +153,13 @@ class CIFAR(FileDataset):
         """The row of the file at which the array begins, and the array (N, H, W, 3) of bytes."""
 
     def list_rows(self, path: Path, first: int, labels: Sequence[int]) -> list[Datum]:
-        """The images of a file from row `first` on."""
+        """The images of a file from a row on.
+
+        Args:
+            path: Of the file.
+            first: The row of the first label.
+            labels: One per image.
+        """
         items = []
         wrong = []
         for row, label in enumerate(labels, first):
@@ -165,9 +186,11 @@ class CIFAR(FileDataset):
         return array[int(row) - first]
 
     def read_image(self, datum: Datum) -> Image.Image:
+        """The image of 32 × 32 pixels at a row of its file."""
         return Image.fromarray(self.pixels(datum))
 
     def is_file(self, item: Datum) -> bool:
+        """Whether the file that holds the image is there."""
         return Path(item.impath.rpartition(ROW)[0]).is_file()
 
     def check_files(self, items: Sequence[Datum]) -> None:
@@ -209,10 +232,12 @@ class PickledCIFAR(CIFAR):
     )
 
     def read(self) -> Splits:
+        """Reads the test images; training images are read when they are first used."""
         test = self.list_batch(self.test_file)
         return Splits(list(self.names), test, train=LazyList(self.list_train))
 
     def list_train(self) -> list[Datum]:
+        """The training images, from one file or several."""
         items = []
         for file in self.train_files:
             items += self.list_batch(file)
@@ -220,6 +245,7 @@ class PickledCIFAR(CIFAR):
 
     @reading()
     def list_batch(self, name: str) -> list[Datum]:
+        """The images of a file of this name; their pixels stay in memory."""
         path = self.dataset_dir / name
         if not path.exists():
             raise DataError(f"{self.name()}: {path} is missing; {self.remedy()}")
@@ -228,9 +254,11 @@ class PickledCIFAR(CIFAR):
         return self.list_rows(path, 0, labels)
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
+        """All images of a file."""
         return 0, read_batch(path, self.label_key)[1]
 
     def part_of(self, path: str) -> str:
+        """"test", or the name of a file of training images."""
         name = Path(path).name
         if name == self.test_file:
             return "test"
@@ -242,6 +270,7 @@ class CorruptedCIFAR(CorruptedDataset, CIFAR):
     their labels."""
 
     def severities(self, corruption: str) -> tuple[int, ...]:
+        """All five, or none if the corruption's file is not there."""
         path = self.dataset_dir / f"{corruption}.npy"
         if not path.exists():
             return ()
@@ -251,6 +280,7 @@ class CorruptedCIFAR(CorruptedDataset, CIFAR):
         return SEVERITIES
 
     def read(self) -> Splits:
+        """Reads the images of the corruption and severity, with their labels."""
         path = self.dataset_dir / f"{self.corruption}.npy"
         labels_path = self.dataset_dir / "labels.npy"
         first, images = self.arrays[str(path)] = self.load_pixels(path)

@@ -86,6 +86,7 @@ def read_class_words(setting: str, root: Path) -> ClassWords:
 
 
 def is_file(path: Path) -> bool:
+    """Whether a setting is a file's path."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # a mapping may be too long for a path
@@ -93,6 +94,11 @@ def is_file(path: Path) -> bool:
 
 
 def read_words_file(path: Path) -> ClassWords:
+    """Reads a file of codes and words.
+
+    A csv or tsv file has the code in the first column and the words in the second. A text file has
+    a code and words, or words alone, per line.
+    """
     suffix = path.suffix.lower()
     if suffix == ".json":
         return from_json(read_text(path), str(path))
@@ -119,6 +125,12 @@ def read_words_file(path: Path) -> ClassWords:
 
 
 def from_json(text: str, source: str) -> ClassWords:
+    """Reads a JSON object of words by code, or a list of words by label.
+
+    Args:
+        text: The JSON.
+        source: The file or the setting, for messages.
+    """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -137,8 +149,12 @@ def from_json(text: str, source: str) -> ClassWords:
 
 
 def delimiter_of(path: Path, text: str) -> str:
-    """What separates the cells of a table: a tab in .tsv files, else what the header has most
-    of."""
+    """What separates the cells of a table: a tab in .tsv files, else what the header has most of.
+
+    Args:
+        path: Of the table.
+        text: Its content.
+    """
     if path.suffix.lower() == ".tsv":
         return "\t"
     header = text.partition("\n")[0]

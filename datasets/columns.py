@@ -71,6 +71,12 @@ class BadRows:
         self.places: dict[str, list[str]] = {}
 
     def add(self, place: str, reason: str) -> None:
+        """Adds a row.
+
+        Args:
+            place: Where the row is, such as `labels.csv, row 3`.
+            reason: What is wrong with it.
+        """
         self.places.setdefault(reason, []).append(place)
 
     def refuse(self, source: str) -> None:
@@ -131,6 +137,7 @@ def parse_columns(setting: str) -> ColumnChoice:
 
 
 def is_column_choice(setting: object) -> bool:
+    """Whether `parse_columns` accepts a setting."""
     try:
         parse_columns(str(setting))
     except ConfigError:
@@ -153,7 +160,12 @@ def plain(header: str) -> str:
 
 
 def candidates(role: str, headers: Sequence[str]) -> list[str]:
-    """The headers that are usual for a role, the likeliest first."""
+    """The headers that are usual for a role, the likeliest first.
+
+    Args:
+        role: One of ROLES.
+        headers: Of the table.
+    """
     by_plain: dict[str, str] = {}
     for header in headers:
         by_plain.setdefault(plain(header), header)
@@ -161,7 +173,16 @@ def candidates(role: str, headers: Sequence[str]) -> list[str]:
 
 
 def chosen_column(choice: ColumnChoice, role: str, headers: Sequence[str], source: str) -> str:
-    """The column that a user names for a role; "" if none is named.
+    """The column that a user names for a role.
+
+    Args:
+        choice: What DATASET.COLUMNS says.
+        role: One of ROLES.
+        headers: Of the table.
+        source: The table, for the message.
+
+    Returns:
+        A header; "" if none is named.
 
     Raises:
         DataError: If the table has no such column. It lists those that it has.

@@ -32,6 +32,7 @@ class CorruptedDataset(FileDataset):
         raise TypeError(f"{type(self).__name__} must define severities()")
 
     def check_folders(self) -> None:
+        """Refuses a corruption or severity that is not there; chooses one if none is given."""
         super().check_folders()
         if self.corruption:
             present = self.severities(self.corruption)

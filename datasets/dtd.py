@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class DescribableTextures(SplitFileDataset):
+    """Textures of 47 kinds."""
+
     label = "DTD"
     display_order = 2
     folder = "dtd"

@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class EuroSAT(SplitFileDataset):
+    """Satellite images of ten kinds of land."""
+
     label = "EuroSAT"
     display_order = 10
     folder = "eurosat"

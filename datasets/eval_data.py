@@ -100,7 +100,13 @@ def evenly_spaced(candidates: Sequence[int], wanted: int) -> list[int]:
 
 
 def describe_subset(cfg: Any, count: int, candidates: int) -> str:
-    """What part of a data set is used, in words; "" for all of it."""
+    """What part of a data set is used, in words; "" for all of it.
+
+    Args:
+        cfg: All settings.
+        count: Images of the run.
+        candidates: Images that TEST.LIMIT selects from.
+    """
     words = []
     if cfg.DATASET.SUBSAMPLE_CLASSES != "all":
         words.append(f"{cfg.DATASET.SUBSAMPLE_CLASSES} classes")

@@ -63,10 +63,18 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
 
 
 def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int) -> Samples:
-    """`num_shots` images per class, and up to four for validation, the same for the same seed. The
-    generator is used in CoOp's order (classes as they appear, train before val), so that on the
+    """Draws `num_shots` images per class, and up to four for validation.
+
+    The generator is used in CoOp's order (classes as they appear, train before val), so that on the
     published splits a seed gives the images that CoOp draws after seeding Python's generator with
-    it."""
+    it.
+
+    Args:
+        train: All training images.
+        val: All validation images; empty = none are drawn.
+        num_shots: Images per class.
+        seed: Of the draw.
+    """
     rng = random.Random(seed)
     return {
         "train": draw_split("train", train, num_shots, rng),
@@ -77,8 +85,17 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
 def draw_split(
     split: str, items: Sequence[Datum], num_shots: int, rng: random.Random,
 ) -> list[Datum]:
-    """`num_shots` images per class. A class with fewer images contributes all of them and uses no
-    random numbers, as in Dassl since 2021, so the classes after it get the same images as there."""
+    """Draws images of each class.
+
+    A class with fewer images contributes all of them and uses no random numbers, as in Dassl since
+    2021, so the classes after it get the same images as there.
+
+    Args:
+        split: Its name, for the warning.
+        items: All its images.
+        num_shots: Images per class.
+        rng: Where the random numbers come from.
+    """
     by_label: dict[int, list[Datum]] = defaultdict(list)
     for item in items:
         by_label[item.label].append(item)
@@ -128,8 +145,16 @@ def read_samples(
 
 
 def write_samples(path: Path, dataset: Dataset, samples: Samples, drawn_from: str) -> None:
-    """Keeps samples as JSON with one image per line. Where the folder cannot be written, they are
-    drawn every time; they depend on the seed alone."""
+    """Keeps samples as JSON with one image per line.
+
+    Where the folder cannot be written, they are drawn every time; they depend on the seed alone.
+
+    Args:
+        path: Of the file.
+        dataset: The reader of the images.
+        samples: The images by split.
+        drawn_from: The hash of the data set's splits.
+    """
     blocks = [f'"sampled_from": {json.dumps(drawn_from)}']
     for split, items in samples.items():
         lines = []
@@ -153,6 +178,10 @@ def select_images(dataset: Dataset, image_list: str) -> None:
     A line is an image's path below the folder of the images or below the data root. The end of a
     path is enough, such as `<class folder>/<image>`, if no other test image has the same. The file
     is looked for as it is, then in the data root and in the data set's folder.
+
+    Args:
+        dataset: The data set, which is changed.
+        image_list: The path of the file.
     """
     path = Path(image_list).expanduser()
     places = (path, dataset.root / path, dataset.image_dir / path)
@@ -209,7 +238,12 @@ def positions_by_path(dataset: Dataset) -> dict[str, int]:
 
 
 def positions_by_ending(items: Sequence[Datum], parts: int) -> dict[str, list[int]]:
-    """The positions of the images whose paths end with the same last `parts` names."""
+    """The positions of images by the end of their paths.
+
+    Args:
+        items: The images.
+        parts: How many names of a path count, from the last one on.
+    """
     positions = defaultdict(list)
     for position, item in enumerate(items):
         ending = "/".join(item.impath.rsplit(os.sep, parts)[-parts:])
@@ -218,13 +252,22 @@ def positions_by_ending(items: Sequence[Datum], parts: int) -> dict[str, list[in
 
 
 def shortest_path(dataset: Dataset, item: Datum) -> str:
-    """An image's path below the folder of the images."""
+    """An image's path below the folder of the images.
+
+    Args:
+        dataset: The reader.
+        item: The image.
+    """
     return item.impath.replace(os.sep, "/").removeprefix(f"{dataset.image_dir.as_posix()}/")
 
 
 def select_classes(dataset: Dataset, which: str) -> None:
-    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) classes,
-    labels from 0."""
+    """Reduces a data set to half of its classes, as in CoOp, with labels from 0.
+
+    Args:
+        dataset: The data set, which is changed.
+        which: `base` for the first half, rounded up, or `new` for the second.
+    """
     half = math.ceil(len(dataset.classnames) / 2)
     start = 0
     stop = half

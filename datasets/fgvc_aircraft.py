@@ -19,6 +19,8 @@ ARCHIVES_URL = "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/archives"
 
 @DATASET_REGISTRY.register()
 class FGVCAircraft(FileDataset):
+    """Aircraft of 100 variants."""
+
     label = "Aircraft"
     display_order = 6
     folder = "fgvc_aircraft"
@@ -53,7 +55,12 @@ class FGVCAircraft(FileDataset):
         return Splits(classnames, **lists)
 
     def read_list(self, file: str, labels: dict[str, int]) -> list[Datum]:
-        """One `<image number> <variant>` per line."""
+        """Reads a list with one `<image number> <variant>` per line.
+
+        Args:
+            file: Name of the list.
+            labels: By variant.
+        """
         items = []
         bad = []
         for line in self.lines(file):
@@ -69,4 +76,5 @@ class FGVCAircraft(FileDataset):
         return items
 
     def lines(self, file: str) -> list[str]:
+        """The lines of a list in the set's folder."""
         return read_lines(self.require(Source(file)))

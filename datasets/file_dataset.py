@@ -79,6 +79,7 @@ class FileDataset(Dataset):
 
     @classmethod
     def name(cls) -> str:
+        """The registered name, which is the class's."""
         return cls.__name__
 
     @classmethod
@@ -124,8 +125,15 @@ class FileDataset(Dataset):
 
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
-        """The path of a metadata file, whether it exists or not. Beside TPT's folder of the images
-        it may be in CoOp's folder, or in `data_splits`, copied from a checkout of TPT."""
+        """The path of a metadata file, whether it exists or not.
+
+        Beside TPT's folder of the images it may be in CoOp's folder, or in `data_splits`, copied
+        from a checkout of TPT.
+
+        Args:
+            root: The data root.
+            source: Of the file.
+        """
         usual = cls.folder_in(root)
         if cls.tpt_images:
             others = (root / cls.tpt_folder(), root / cls.folder, root / "data_splits")
@@ -146,6 +154,7 @@ class FileDataset(Dataset):
 
     @classmethod
     def download_command(cls, root: Path) -> str:
+        """The command that downloads the set."""
         return f"{tool('download')} {cls.key()} --root {root}{cls.plugin_flag()}"
 
     @classmethod
@@ -170,11 +179,18 @@ class FileDataset(Dataset):
         return f"for the expected layout, run: {self.download_command(self.root)}"
 
     def datum(self, path: str, label: int, classname: str) -> Datum:
-        """The datum of the image at `path` below the image folder."""
+        """A datum of the set.
+
+        Args:
+            path: Of the image, below the image folder.
+            label: Its class.
+            classname: The name of the class.
+        """
         return Datum(impath=str(self.image_dir / path), label=label, classname=classname)
 
     @classmethod
     def check_root(cls, root: str | Path) -> None:
+        """Refuses a root that is no folder, and says what it must hold."""
         folder = Path(root).expanduser()
         if folder.is_dir():
             return
@@ -215,9 +231,11 @@ class FileDataset(Dataset):
         super().check_files(items)
 
     def require(self, source: Source) -> Path:
-        """The path of a metadata file, downloaded first if it is missing. It is never generated
-        from official lists: the public tools do so at random, and published numbers need the
-        published split."""
+        """The path of a metadata file, downloaded first if it is missing.
+
+        It is never generated from official lists: the public tools do so at random, and published
+        numbers need the published split.
+        """
         path = self.locate(self.root, source)
         if path.exists():
             return path
@@ -287,7 +305,13 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def images_in(folder: Path, label: int, classname: str) -> list[Datum]:
-    """The images directly in a class's folder, by name; none if there is no such folder."""
+    """The images directly in a class's folder, by name; none if there is no such folder.
+
+    Args:
+        folder: Of the class.
+        label: Of the class.
+        classname: Of the class.
+    """
     if not folder.is_dir():
         return []
     items = []

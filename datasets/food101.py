@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class Food101(SplitFileDataset):
+    """Dishes of 101 kinds."""
+
     label = "Food101"
     display_order = 4
     folder = "food-101"

@@ -119,6 +119,10 @@ def identify(
 def fingerprint(dataset: Dataset, items: Sequence[Datum]) -> str:
     """One hash of images, labels, their order and class names.
 
+    Args:
+        dataset: The reader.
+        items: The images.
+
     Raises:
         DataError: If files are missing.
     """
@@ -143,8 +147,13 @@ def content_of(digests: np.ndarray) -> np.ndarray:
 
 
 def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-    """The digest of what each image shows: of its file, and of the code of a plugin that changes
-    it."""
+    """The digest of what each image shows: of its file, and of a plugin's code that changes it.
+
+    Args:
+        dataset: The reader.
+        items: The images.
+        index: Digests of files that are known from before.
+    """
     source = source_of_images(type(dataset))
     hashes = dataset.hash_images(items, index)
     if source:
@@ -208,12 +217,27 @@ def number_copies(content_at: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def with_number(content: bytes, number: int) -> bytes:
+    """The identity of a copy of a picture.
+
+    Args:
+        content: Digest of the picture, 16 bytes.
+        number: Of the copy, from 0; that of the first is the digest itself.
+    """
     last = int.from_bytes(content[CONTENT_BYTES:]) ^ number
     return content[:CONTENT_BYTES] + last.to_bytes(DIGEST_BYTES - CONTENT_BYTES)
 
 
 def cluster_of(dataset: Dataset, item: Datum, content: bytes) -> bytes:
-    """What an image shares with those that are not independent of it."""
+    """What an image shares with those that are not independent of it.
+
+    Args:
+        dataset: The reader.
+        item: The image.
+        content: Digest of the image, 16 bytes.
+
+    Returns:
+        16 bytes: of its group, or of the uncorrupted image, or the digest itself.
+    """
     if item.group:
         return hash_text("group", type(dataset).__name__, item.group)
     uncorrupted = dataset.uncorrupted_name(item)
@@ -237,8 +261,17 @@ def source_of_images(reader: type[Dataset]) -> str:
 def with_source(
     dataset: Dataset, items: Sequence[Datum], hashes: Sequence[ImageHash], source: str,
 ) -> list[ImageHash]:
-    """Digests of images that a plugin's code makes: they depend on its source and on the file's
-    bytes, or on the image's name where there is no file."""
+    """Digests of images that a plugin's code makes.
+
+    They depend on its source and on the file's bytes, or on the image's name where there is no
+    file.
+
+    Args:
+        dataset: The reader.
+        items: The images.
+        hashes: Of their files, as far as there are any.
+        source: Hash of the plugin's source.
+    """
     combined = []
     for item, image in zip(items, hashes, strict=True):
         content = image.digest.hex()
@@ -250,6 +283,11 @@ def with_source(
 
 
 def image_name(dataset: Dataset, item: Datum) -> str:
-    """The path of an image relative to the data root, if it is below the root."""
+    """The path of an image relative to the data root, if it is below the root.
+
+    Args:
+        dataset: The reader.
+        item: The image.
+    """
     relative = item.impath.removeprefix(f"{dataset.root}{os.sep}")
     return relative.replace(os.sep, "/")

@@ -35,6 +35,7 @@ class ImageFolder(OwnImages):
     options = ("classnames",)
 
     def read(self) -> Splits:
+        """Lists the images by split and class, and warns of files that are not read."""
         split_folders = self.split_dirs()
         folder_names: set[str] = set()
         for split_folder in split_folders.values():
@@ -71,8 +72,12 @@ class ImageFolder(OwnImages):
         return Splits([names[folder] for folder in classes], **lists)
 
     def check_classes(self, folder: Path, classes: list[str]) -> None:
-        """Names the right root, or the table with the labels, if folders are probably no
-        classes."""
+        """Names the right root, or the table with the labels, if folders are probably no classes.
+
+        Args:
+            folder: Of the test split.
+            classes: Names of the class folders.
+        """
         first = folder / classes[0]
         inner = subfolders(first) if first.is_dir() else []
         if len(classes) == 1 and len(inner) > 1:
@@ -83,6 +88,7 @@ class ImageFolder(OwnImages):
             logger.warning("ImageFolder: folders are taken for classes%s", table_nearby(self.root))
 
     def remedy(self) -> str:
+        """Where images must be."""
         return (f"images must be at {self.image_dir}/<class>/<image>, or at "
                 f"{self.image_dir}/{{test,train,val}}/<class>/<image>")
 
@@ -155,8 +161,15 @@ def without_doubled_folder(folder: Path) -> Path:
 
 
 def read_class(folder: Path, label: int, classname: str) -> list[Datum]:
-    """The images of a class, by path. Those in a folder of their own, such as a patient's, are a
-    group, whichever class they are of."""
+    """The images of a class, by path.
+
+    Those in a folder of their own, such as a patient's, are a group, whichever class they are of.
+
+    Args:
+        folder: Of the class.
+        label: Of the class.
+        classname: Of the class.
+    """
     items = []
     top = picture_folder(folder)
     for path in files_below(top):
@@ -181,7 +194,13 @@ def picture_folder(folder: Path) -> Path:
 
 
 def count_unread(folder: Path, unread: Counter[str], examples: dict[str, str]) -> None:
-    """Counts the files of a class that are neither pictures nor notes, by their ending."""
+    """Counts the files of a class that are neither pictures nor notes.
+
+    Args:
+        folder: Of the class.
+        unread: Numbers of files by their ending, which grow.
+        examples: The first file of each ending.
+    """
     for path in files_below(folder):
         kind = Path(path).suffix.lower()
         if is_image_name(Path(path).name) or kind in SIDECARS:

@@ -33,6 +33,7 @@ class ImageNet(ImageNetBase):
     )
 
     def read(self) -> Splits:
+        """As its variants, with the training images; `val` is the test split."""
         splits = super().read()
         # Val as in CoOp.
         return Splits(splits.classnames, splits.test, LazyList(self.list_train), val=splits.test)
@@ -47,4 +48,5 @@ class ImageNet(ImageNetBase):
         return self.list_images(self.class_folders(folder, list(names)), names)
 
     def uncorrupted_name(self, item: Datum) -> str:
+        """Its own name, which ImageNet-C's images have too."""
         return imagenet_name(item)

@@ -6,6 +6,8 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetA(ImageNetBase):
+    """Classes are those with a folder, with labels from 0."""
+
     label = "ImageNet-A"
     display_order = 12
     folder = "imagenet-adversarial"

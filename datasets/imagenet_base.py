@@ -62,7 +62,12 @@ class ImageNetBase(FileDataset):
 
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
-        """ImageNet's copy of the class names is used where a variant has none."""
+        """The path of a metadata file; ImageNet's class names where a variant has none.
+
+        Args:
+            root: The data root.
+            source: Of the file.
+        """
         path = super().locate(root, source)
         if not path.exists():
             for folder in ("imagenet", "ImageNet"):
@@ -71,6 +76,7 @@ class ImageNetBase(FileDataset):
         return path
 
     def read(self) -> Splits:
+        """Lists the test images of the class folders."""
         path = self.require(CLASSNAMES)
         names = read_classnames(path)
         if not is_coops(names):
@@ -87,7 +93,12 @@ class ImageNetBase(FileDataset):
         return self.test_dir(self.root)
 
     def class_folders(self, folder: Path, wnids: list[str]) -> dict[str, Path]:
-        """The folder of each WordNet id that has one."""
+        """The folder of each WordNet id that has one.
+
+        Args:
+            folder: That holds the class folders.
+            wnids: All WordNet ids, in the order of labels.
+        """
         by_name = {entry.name: entry for entry in subfolders(folder)}
         names = wnids
         if self.numbered:
@@ -104,7 +115,12 @@ class ImageNetBase(FileDataset):
         return folders
 
     def list_images(self, folders: Mapping[str, Path], names: Mapping[str, str]) -> list[Datum]:
-        """The images of every class in label order, by file name within a class."""
+        """The images of every class in label order, by file name within a class.
+
+        Args:
+            folders: Of the classes by WordNet id.
+            names: Of the classes by WordNet id, in the order of labels.
+        """
         items: list[Datum] = []
         for label, (wnid, name) in enumerate(names.items()):
             if wnid in folders:

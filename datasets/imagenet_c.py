@@ -16,6 +16,7 @@ CHECKSUMS = {  # md5, as published with the archives
 
 
 def archive(group: str) -> Source:
+    """The archive of a group of corruptions."""
     return Source(
         f"{group}.tar",
         urls=(f"https://zenodo.org/records/2235448/files/{group}.tar",),
@@ -38,11 +39,14 @@ class ImageNetC(CorruptedDataset, ImageNetBase):
     archives = tuple(map(archive, GROUPS))
 
     def class_root(self) -> Path:
+        """The folder of the corruption and severity."""
         return self.dataset_dir / self.corruption / str(self.severity)
 
     def severities(self, corruption: str) -> tuple[int, ...]:
+        """The severities of a corruption that have a folder."""
         folder = self.dataset_dir / corruption
         return tuple(severity for severity in SEVERITIES if (folder / str(severity)).is_dir())
 
     def uncorrupted_name(self, item: Datum) -> str:
+        """The name of ImageNet's image."""
         return imagenet_name(item)

@@ -6,6 +6,8 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetR(ImageNetBase):
+    """Classes are those with a folder, with labels from 0."""
+
     label = "ImageNet-R"
     display_order = 14
     folder = "imagenet-rendition"

@@ -6,6 +6,8 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetSketch(ImageNetBase):
+    """Sketches of all 1,000 classes."""
+
     label = "ImageNet-Sketch"
     display_order = 15
     folder = "imagenet-sketch"

@@ -61,6 +61,7 @@ class LandCover(Dataset):
         return items
 
     def remedy(self) -> str:
+        """The shifted set has no training images."""
         return "use LandCover for training"
 
     def read_image(self, datum: Datum) -> Image.Image:
@@ -81,12 +82,20 @@ class LandCover(Dataset):
         """There are no files."""
 
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-        """The path names the set, the split, the corruption with its severity, the class and the
-        number. Together with the version of the code they decide every pixel."""
+        """Hashes of the images' paths and of the version of the code.
+
+        Together they decide every pixel: a path names the set, the split, the corruption with its
+        severity, the class and the number.
+
+        Args:
+            items: The tiles.
+            index: Not needed: there are no files.
+        """
         version = f"generator {GENERATOR_VERSION}"
         return [ImageHash(hash_text("LandCover", version, item.impath)) for item in items]
 
     def uncorrupted_name(self, item: Datum) -> str:
+        """The name of the tile without corruption."""
         folder, split, name, file = PurePosixPath(item.impath).parts
         clean_split = split.partition("-")[0]
         return f"generator {GENERATOR_VERSION}: {folder}/{clean_split}/{name}/{file}"

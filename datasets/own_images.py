@@ -75,6 +75,7 @@ class OwnImages(FileDataset):
         return words
 
     def check(self, splits: Splits) -> None:
+        """As of any set; also refuses a single class, and warns of classes without a test image."""
         if splits.test and len(splits.classnames) == 1:
             raise DataError(f"{self.name()}: {self.root} has one class only, "
                             f"'{splits.classnames[0]}': every prediction would be right; "

@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class OxfordFlowers(SplitFileDataset):
+    """Flowers of 102 kinds."""
+
     label = "Flowers"
     display_order = 3
     folder = "oxford_flowers"

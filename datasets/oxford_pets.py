@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class OxfordPets(SplitFileDataset):
+    """Pets of 37 breeds."""
+
     label = "Pets"
     display_order = 7
     folder = "oxford_pets"

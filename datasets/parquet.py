@@ -137,6 +137,7 @@ class Parquet(OwnImages):
     bytes."""
 
     def read(self) -> Splits:
+        """Lists the images of the splits that are used."""
         choice = parse_columns(self.columns)
         by_split = files_by_split(self.root)
         if not by_split:
@@ -171,11 +172,20 @@ class Parquet(OwnImages):
         return Splits([names_by_code[code] for code in codes], **items)
 
     def remedy(self) -> str:
+        """How to get such a folder."""
         return ("give the folder of `hf download NAME --repo-type dataset --local-dir FOLDER` with "
                 "--root")
 
     def read_file(self, file: ParquetFile, choice: ColumnChoice) -> list[tuple[str, str, str]]:
-        """The rows of a file: name of the image, class, group."""
+        """The rows of a file.
+
+        Args:
+            file: One of a split's files.
+            choice: What DATASET.COLUMNS says.
+
+        Returns:
+            For each row the name of the image, its class and its group.
+        """
         source = str(file.path)
         image_column = self.image_column(file, choice)
         label_column = self.label_column(file, choice, image_column)
@@ -215,6 +225,12 @@ class Parquet(OwnImages):
         return rows
 
     def image_column(self, file: ParquetFile, choice: ColumnChoice) -> str:
+        """The column of the images: the user's, else the only one.
+
+        Args:
+            file: A file of the set.
+            choice: What DATASET.COLUMNS says.
+        """
         column = chosen_column(choice, "image", file.columns, str(file.path))
         if column and file.kind(column) == "image":
             return column
@@ -229,7 +245,13 @@ class Parquet(OwnImages):
         return image_columns[0]
 
     def label_column(self, file: ParquetFile, choice: ColumnChoice, image_column: str) -> str:
-        """The column of the labels: the user's, else the only ClassLabel, else by its name."""
+        """The column of the labels: the user's, else the only ClassLabel, else by its name.
+
+        Args:
+            file: A file of the set.
+            choice: What DATASET.COLUMNS says.
+            image_column: The column of the images, which is no label.
+        """
         column = chosen_column(choice, "label", file.columns, str(file.path))
         if column:
             return column
@@ -245,6 +267,7 @@ class Parquet(OwnImages):
         return (labelled or usual)[0]
 
     def warn(self) -> None:
+        """As of any user's images; also says how the set compares with a benchmark."""
         super().warn()
         hub_names = ", ".join(f"'{name}'" for name in self.hub_splits["test"])
         note = compare_with_benchmark(self.root, hub_names, len(self.test), self.classnames)
@@ -259,6 +282,7 @@ class Parquet(OwnImages):
         return {"test": self.test}
 
     def stored_bytes(self, item: Datum) -> bytes:
+        """The bytes of an image's file, as they are in the parquet file."""
         path, _, row = item.impath.rpartition(ROW)
         content = self.cells.read(path, int(row))
         if not content:
@@ -266,15 +290,23 @@ class Parquet(OwnImages):
         return content
 
     def read_image(self, datum: Datum) -> Image.Image:
+        """Decodes the stored bytes of an image."""
         return decode_image(self.stored_bytes(datum), datum.impath)
 
     def is_file(self, item: Datum) -> bool:
+        """Whether the parquet file that holds the image is there."""
         return Path(item.impath.rpartition(ROW)[0]).is_file()
 
     @reading()
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-        """Digests of the stored bytes, which are those of the same image as a file. They are kept
-        in the index under file and row, with the size and times of the file."""
+        """Digests of the stored bytes, which are those of the same image as a file.
+
+        They are kept in the index under file and row, with the size and times of the file.
+
+        Args:
+            items: The images.
+            index: Digests that are known from before.
+        """
         index_file = index.file_for(self.image_dir)
         known = read_index(index_file)
         stamps: dict[str, Stamp | None] = {}

@@ -35,6 +35,12 @@ def reading_parquet(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, error: Exception) -> DataError:
+    """The error of a file that is not complete.
+
+    Args:
+        path: Of the file.
+        error: What pyarrow raised.
+    """
     return DataError(f"{path} is not a complete parquet file ({one_line(error, 200)}): download it "
                      f"again")
 
@@ -58,10 +64,12 @@ class ParquetFile:
 
     @property
     def rows(self) -> int:
+        """Number of rows."""
         return int(self.starts[-1])
 
     @property
     def columns(self) -> list[str]:
+        """Names of the columns."""
         return list(self.types)
 
     def kind(self, column: str) -> str:
@@ -91,15 +99,22 @@ class ParquetFile:
         return names
 
     def read_column(self, column: str) -> list[Any]:
+        """All cells of a column."""
         with reading_parquet(self.path):
             return self.file.read(columns=[column])[column].to_pylist()
 
     def read_group(self, group: int, column: str) -> Any:
-        """A column in one row group, as pyarrow's array."""
+        """A column in one row group, as pyarrow's array.
+
+        Args:
+            group: Number of the row group.
+            column: Its name.
+        """
         with reading_parquet(self.path):
             return self.file.read_row_group(group, columns=[column])[column].combine_chunks()
 
     def group_of(self, row: int) -> int:
+        """Number of the row group that holds a row."""
         return int(np.searchsorted(self.starts, row, side="right")) - 1
 
 
@@ -136,14 +151,25 @@ class ImageCells:
         self.lock = threading.Lock()
 
     def add(self, file: ParquetFile) -> None:
+        """Adds a file, whose images can be read then."""
         self.files[str(file.path)] = file
 
     def read(self, path: str, row: int) -> bytes:
-        """The stored bytes of an image; b"" if there are none."""
+        """The stored bytes of an image; b"" if there are none.
+
+        Args:
+            path: Of the file.
+            row: In the file.
+        """
         return bytes_of(self.read_cell(path, row))
 
     def read_cell(self, path: str, row: int) -> Any:
-        """A cell as the file has it: bytes, or a dict with `bytes` and `path`."""
+        """A cell as the file has it: bytes, or a dict with `bytes` and `path`.
+
+        Args:
+            path: Of the file.
+            row: In the file.
+        """
         file = self.files[path]
         group = file.group_of(row)
         with self.lock:

@@ -57,6 +57,7 @@ class SplitFileDataset(FileDataset):
     """Images listed in `split_zhou_<name>.json`, the first of the metadata files."""
 
     def read(self) -> Splits:
+        """Lists the images of the split file."""
         path = self.require(self.metadata[0])
         entries = read_split_file(path)
         all_entries = [*entries["train"], *entries["val"], *entries["test"]]

@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class StanfordCars(SplitFileDataset):
+    """Cars of 196 models."""
+
     label = "Cars"
     display_order = 11
     folder = "stanford_cars"

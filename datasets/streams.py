@@ -12,7 +12,12 @@ WINDOW = 64  # successive images among which classes are counted
 
 
 def shuffled(indices: Sequence[int], seed: int) -> list[int]:
-    """The indices in an order that depends on the seed and their number alone."""
+    """The indices in an order that depends on the seed and their number alone.
+
+    Args:
+        indices: The images.
+        seed: Of the run.
+    """
     rng = np.random.default_rng([seed, len(indices)])
     return rng.permutation(indices).tolist()
 
@@ -84,6 +89,10 @@ def long_tailed(labels: Sequence[int], exponent: float) -> list[int]:
     the size of the largest class. Ranks and images are drawn without replacement, so that no image
     counts twice. (LAME, CVPR 2022, draws with replacement.) They do not depend on the seed of the
     run: all seeds of a comparison have the same images.
+
+    Args:
+        labels: Of all images.
+        exponent: TEST.IMBALANCE, above 0; higher is less balanced.
     """
     all_labels = np.asarray(labels)
     rng = np.random.default_rng(len(labels))
@@ -101,7 +110,12 @@ def long_tailed(labels: Sequence[int], exponent: float) -> list[int]:
 
 
 def classes_in_window(labels: Sequence[int], window: int = WINDOW) -> float:
-    """The mean number of classes among `window` successive images."""
+    """The mean number of classes among successive images.
+
+    Args:
+        labels: Of the images in their order.
+        window: Number of images.
+    """
     counts = []
     for start in range(max(1, len(labels) - window + 1)):
         counts.append(len(set(labels[start : start + window])))

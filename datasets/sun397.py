@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class SUN397(SplitFileDataset):
+    """Scenes of 397 kinds."""
+
     label = "SUN397"
     display_order = 5
     folder = "sun397"

@@ -55,10 +55,12 @@ class Sheet:
 
     @property
     def headers(self) -> list[str]:
+        """Names of the columns."""
         return list(self.columns)
 
     @property
     def rows(self) -> int:
+        """Number of rows, the header not counted."""
         return len(next(iter(self.columns.values()), []))
 
     def place(self, row: int) -> str:
@@ -239,6 +241,7 @@ class Table(OwnImages):
     not called as usual. Without splits all images are used for testing."""
 
     def read(self) -> Splits:
+        """Reads the tables and finds their images."""
         choice = parse_columns(self.columns)
         rows = Rows()
         for sheet, columns, split in self.choose_sheets(choice):
@@ -264,6 +267,7 @@ class Table(OwnImages):
         return Splits(list(names.values()), **lists)
 
     def remedy(self) -> str:
+        """What the folder must have."""
         return f"{self.root} must have a csv, tsv or parquet file with a path and a label per image"
 
     def choose_sheets(self, choice: ColumnChoice) -> list[tuple[Sheet, dict[str, str], str]]:
@@ -314,7 +318,12 @@ class Table(OwnImages):
         return [(*sheet, split) for sheet, split in zip(sheets, splits, strict=True)]
 
     def choose_columns(self, sheet: Sheet, choice: ColumnChoice) -> dict[str, str]:
-        """The columns of a table by role: as the user says, otherwise by usual names."""
+        """The columns of a table by role: as the user says, otherwise by usual names.
+
+        Args:
+            sheet: The table.
+            choice: What DATASET.COLUMNS says.
+        """
         headers = sheet.headers
         source = str(sheet.path)
         columns = {}
@@ -350,7 +359,12 @@ class Table(OwnImages):
         return columns
 
     def existing_first(self, sheet: Sheet, headers: Sequence[str]) -> list[str]:
-        """Columns whose first cell names an image come before the others."""
+        """The column whose first cell names an image, or all of them if there is none.
+
+        Args:
+            sheet: The table.
+            headers: Candidates for the column of images.
+        """
         for header in headers:
             path, _ = self.finder.find(sheet.columns[header][0])
             if path:
@@ -359,12 +373,21 @@ class Table(OwnImages):
 
     @cached_property
     def finder(self) -> ImageFinder:
+        """Finds images below the root."""
         return ImageFinder(self.root)
 
     def read_rows(
         self, sheet: Sheet, columns: dict[str, str], split: str, choice: ColumnChoice, rows: Rows,
     ) -> None:
-        """Adds the rows of a table, or what is wrong with them, to `rows`."""
+        """Adds the rows of a table, or what is wrong with them, to `rows`.
+
+        Args:
+            sheet: The table.
+            columns: Its columns by role.
+            split: That the table stands for; "" if its rows say it, or if all are test images.
+            choice: What DATASET.COLUMNS says.
+            rows: Those of the tables before, which grow.
+        """
         class_names = sheet.class_names.get(columns["label"], [])
         unknown = ""
         if "split" in columns:
@@ -433,7 +456,13 @@ class Table(OwnImages):
 
 
 def unknown_splits(sheet: Sheet, column: str, choice: ColumnChoice) -> str:
-    """What is wrong with a column of splits that has values which mean no split; "" if nothing."""
+    """What is wrong with a column of splits that has values which mean no split; "" if nothing.
+
+    Args:
+        sheet: The table.
+        column: The column's name.
+        choice: What DATASET.COLUMNS says.
+    """
     values = sorted(set(sheet.columns[column]), key=sort_key)
     unknown = [value for value in values if not choice.split_of(value)]
     if not unknown:
@@ -447,6 +476,7 @@ def unknown_splits(sheet: Sheet, column: str, choice: ColumnChoice) -> str:
 
 
 def has_split_words(cells: Sequence[str]) -> bool:
+    """Whether all cells of a column are usual names of splits."""
     return all(split_of_word(cell) for cell in set(cells))
 
 

@@ -6,6 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class UCF101(SplitFileDataset):
+    """Middle frames of videos of 101 actions."""
+
     label = "UCF101"
     display_order = 9
     folder = "ucf101"

@@ -63,7 +63,15 @@ def unpacked(archive: Path, parent: Path, inner: str = "") -> Iterator[Path]:
 
 
 def find(folder: Path, path: str, archive: Path) -> Path:
-    """The unpacked `path`; if it is missing, this is not the expected archive."""
+    """A part of an unpacked archive.
+
+    If it is missing, this is not the expected archive.
+
+    Args:
+        folder: Where the archive was unpacked.
+        path: Of the part, below the folder.
+        archive: For the message.
+    """
     if not (folder / path).exists():
         top = [one_line(entry.name, 60) for entry in sorted(folder.iterdir())[:5]]
         raise ArchiveError(f"{archive.name} does not contain {path}; at its top are: "
@@ -72,7 +80,16 @@ def find(folder: Path, path: str, archive: Path) -> Path:
 
 
 def extract(archive: Path, folder: Path) -> None:
-    """Unpacks a tar or zip file, according to its name. Disk errors stay OSErrors."""
+    """Unpacks a tar or zip file, according to its name.
+
+    Args:
+        archive: The file.
+        folder: Where its members go.
+
+    Raises:
+        ArchiveError: The archive is damaged, or has members that are refused.
+        OSError: The disk is full or cannot be written.
+    """
     try:
         write_members(archive, folder)
     except ArchiveError:
@@ -86,7 +103,12 @@ def extract(archive: Path, folder: Path) -> None:
 
 
 def write_members(archive: Path, folder: Path) -> None:
-    """Checks the name, kind and size of each member before any of it is written."""
+    """Writes the members of an archive, each after checking its name, kind and size.
+
+    Args:
+        archive: The file.
+        folder: Where its members go.
+    """
     if archive.suffix.lower() == ".zip":
         members = zip_members(archive)
     else:
@@ -150,6 +172,7 @@ class Member(NamedTuple):
 
 
 def zip_members(archive: Path) -> Iterator[Member]:
+    """The members of a zip file, in its order."""
     with zipfile.ZipFile(archive) as zipped:
         for info in zipped.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)  # 0 if the archive does not state it
@@ -165,6 +188,7 @@ def zip_members(archive: Path) -> Iterator[Member]:
 
 
 def tar_members(archive: Path) -> Iterator[Member]:
+    """The members of a tar file, packed by gzip or not, in its order."""
     with archive.open("rb") as packed:
         stream = BoundedReads(packed)
         with tarfile.open(fileobj=stream, mode="r:") as tar:  # type: ignore[call-overload]
@@ -198,6 +222,7 @@ class BoundedReads:
         self.tell = self.stream.tell
 
     def read(self, size: int = -1) -> bytes:
+        """The next bytes; refuses a read of more than LARGEST_READ."""
         if not 0 <= size <= LARGEST_READ:
             raise ArchiveError(f"refused: the archive has a header of {size:,} bytes")
         return self.stream.read(size)

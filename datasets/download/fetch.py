@@ -81,16 +81,22 @@ class FetchError(DataError):
 
 
 def check_mirror(mirror: str) -> None:
+    """Refuses a mirror that is neither a folder nor a web address; "" = none."""
     if mirror and not mirror.startswith(WEB) and not Path(mirror).expanduser().is_dir():
         raise ConfigError(f"mirror {mirror} is neither a folder nor an address such as "
                           f"https://host/path")
 
 
 def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
-    """The file of `source`: from the mirror (a folder or an address) if it is there, otherwise from
-    its own addresses.
+    """The file of a source: from the mirror if it is there, otherwise from its own addresses.
 
-    A file in a mirror's folder is used in place; downloads go to `folder`.
+    Args:
+        source: Of the file.
+        folder: Where a download goes.
+        mirror: A folder or an address; "" = none. A file in a mirror's folder is used in place.
+
+    Returns:
+        The path of the file.
     """
     target = folder / source.name
     if target.is_file():  # an earlier run was stopped between download and extraction
@@ -124,6 +130,11 @@ def fetch_any(source: Source, folder: Path, mirror: str = "") -> tuple[Source, P
 
     What a mirror's folder has comes first.
 
+    Args:
+        source: Of the file.
+        folder: Where a download goes.
+        mirror: A folder or an address; "" = none.
+
     Returns:
         Which of the two it is, and the file.
     """
@@ -143,9 +154,12 @@ def fetch_any(source: Source, folder: Path, mirror: str = "") -> tuple[Source, P
 
 
 def fetch_once(url: str, folder: Path, checksum: str) -> Path:
-    """The file of `url` in `folder`, downloaded unless it is there with the right checksum.
+    """Downloads a file unless it is there with the right checksum. Other processes wait.
 
-    Other processes wait.
+    Args:
+        url: Of the file.
+        folder: Where it goes, under the last part of the address.
+        checksum: "md5:…" or "sha256:…".
     """
     target = folder / url.rsplit("/", 1)[-1]
     try:
@@ -183,6 +197,12 @@ def new_folder(folder: Path) -> Iterator[None]:
 
 
 def is_complete(path: Path, checksum: str) -> bool:
+    """Whether a file is there with the right content.
+
+    Args:
+        path: Of the file.
+        checksum: "md5:…" or "sha256:…".
+    """
     try:
         verify(path, checksum)
     except FileNotFoundError:
@@ -194,9 +214,15 @@ def is_complete(path: Path, checksum: str) -> bool:
 
 
 def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) -> Path:
-    """Downloads `url` to `target`.
+    """Downloads a file.
 
     With a checksum, `<target>.part` is continued; if the parts do not fit, from 0.
+
+    Args:
+        url: Of the file.
+        target: Its path here.
+        checksum: "md5:…" or "sha256:…"; "" = not known.
+        limit: Bytes beyond which it is refused.
     """
     part = target.with_name(f"{target.name}.part")
     try:
@@ -215,7 +241,12 @@ def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) 
 
 
 def fetch_drive(source: Source, target: Path) -> Path:
-    """Downloads a Google Drive file with gdown, which resumes interrupted downloads."""
+    """Downloads a Google Drive file with gdown, which resumes interrupted downloads.
+
+    Args:
+        source: With the Drive's identifier.
+        target: The file's path here.
+    """
     import gdown  # imports `requests`, which readers do not need otherwise
     from gdown.exceptions import DownloadError
 
@@ -241,7 +272,13 @@ def fetch_drive(source: Source, target: Path) -> Path:
 
 
 def accept(part: Path, target: Path, checksum: str) -> None:
-    """Gives a download its final name, or removes one with the wrong content."""
+    """Gives a download its final name, or removes one with the wrong content.
+
+    Args:
+        part: The finished download.
+        target: Its final path.
+        checksum: "md5:…" or "sha256:…"; "" = not known.
+    """
     try:
         verify(part, checksum, target.name)
     except FetchError:
@@ -254,6 +291,11 @@ def verify(path: Path, checksum: str = "", name: str = "") -> None:
     """Refuses an empty file, a web page in place of the file (quota, login), and a wrong checksum.
 
     Archives without a checksum are checked when they are unpacked; a split file is checked here.
+
+    Args:
+        path: Of the file.
+        checksum: "md5:…" or "sha256:…"; "" = not known.
+        name: Of the file that was requested, whose ending says what it must hold; "" = anything.
     """
     with path.open("rb") as file:
         text = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -285,7 +327,16 @@ def verify(path: Path, checksum: str = "", name: str = "") -> None:
 
 
 def load_part(url: str, part: Path, limit: int) -> bool:
-    """Downloads `url` into `part` to the end. True if an earlier part was continued."""
+    """Downloads a file to the end.
+
+    Args:
+        url: Of the file.
+        part: Its path here. If it exists, it is continued.
+        limit: Bytes beyond which it is refused.
+
+    Returns:
+        Whether an earlier part was continued.
+    """
     if not url.startswith(WEB):  # urllib would open local files
         raise FetchError("not a web address")
     have = 0  # bytes
@@ -325,9 +376,13 @@ def load_part(url: str, part: Path, limit: int) -> bool:
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """The result of `work`, or TimeoutError.
+    """The result of a function, or TimeoutError.
 
     A host that sends its headers byte by byte never exceeds the socket's time-out.
+
+    Args:
+        seconds: Its limit.
+        work: The function, which runs in a thread.
     """
     future: Future[T] = Future()
 
@@ -348,9 +403,16 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 def save(
     response: http.client.HTTPResponse, part: Path, have: int, total: int | None, limit: int,
 ) -> None:
-    """Appends the body to the `have` bytes of `part`.
+    """Appends the body of an answer to a file.
 
     Stops a host that sends too much, too slowly, or too little.
+
+    Args:
+        response: Of the host.
+        part: The file.
+        have: Bytes that it already has.
+        total: Bytes that it has at the end; None if the host does not say.
+        limit: Bytes beyond which it is refused.
     """
     check_limit(max(total or 0, have), limit, part)
     bar = progress_bar(total, part.stem, "B", initial=have)
@@ -379,6 +441,13 @@ def save(
 
 
 def check_limit(size: int, limit: int, part: Path) -> None:
+    """Refuses a download that is too large, and removes it.
+
+    Args:
+        size: Its bytes.
+        limit: Bytes beyond which it is refused.
+        part: The file.
+    """
     if size > limit:
         part.unlink(missing_ok=True)
         raise FetchError(

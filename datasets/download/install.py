@@ -35,8 +35,15 @@ COOP_PROMPTS = Source(
 def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bool:
     """Downloads the missing parts of a data set.
 
-    True if its reader accepts them afterwards. Existing folders are not changed, so an incomplete
-    one must be moved away first.
+    Existing folders are not changed, so an incomplete one must be moved away first.
+
+    Args:
+        cls: The reader.
+        root: The data root.
+        mirror: A folder or an address with the archives; "" = none.
+
+    Returns:
+        Whether the reader accepts the set afterwards.
     """
     try:
         with reading():
@@ -64,7 +71,15 @@ def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bo
 
 
 def download_coop(root: Path, mirror: str = "") -> bool:
-    """Downloads the prompts that CoOp's authors trained on ImageNet."""
+    """Downloads the prompts that CoOp's authors trained on ImageNet.
+
+    Args:
+        root: The data root.
+        mirror: A folder or an address with the archive; "" = none.
+
+    Returns:
+        Whether they are there afterwards.
+    """
     target = root / "coop"
     missing = not target.exists()
     try:
@@ -84,16 +99,34 @@ def download_coop(root: Path, mirror: str = "") -> bool:
 
 
 def installed(source: Source, folder: Path) -> bool:
+    """Whether all parts of a file are in their places.
+
+    Args:
+        source: Of the file.
+        folder: Of the data set.
+    """
     return all((folder / place).exists() for place in source.places.values() or [source.name])
 
 
 def missing_archives(cls: type[FileDataset], root: Path) -> list[Source]:
+    """The archives of a set whose content is not there.
+
+    Args:
+        cls: The reader.
+        root: The data root.
+    """
     if cls.is_in_tpt_layout(root) and cls.test_dir(root).is_dir():
         return []
     return [source for source in cls.archives if not installed(source, cls.folder_in(root))]
 
 
 def missing_metadata(cls: type[FileDataset], root: Path) -> list[Source]:
+    """The lists of a set that are not there.
+
+    Args:
+        cls: The reader.
+        root: The data root.
+    """
     return [source for source in cls.metadata if not cls.locate(root, source).is_file()]
 
 
@@ -123,6 +156,12 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
     """Downloads a file and unpacks it in the work folder, then moves each part to its place.
 
     Lists are copied.
+
+    Args:
+        source: Of the file.
+        root: The data root, below which the work folder is made.
+        folder: Of the data set.
+        mirror: A folder or an address; "" = none.
     """
     with working(root) as work:
         if installed(source, folder):  # by the process that held the lock
@@ -150,6 +189,10 @@ def move(path: Path, target: Path) -> None:
 
     The target gets its name when it is complete, also on another disk, if the data set's folder is
     a link.
+
+    Args:
+        path: The part, in the work folder.
+        target: Its place.
     """
     if target.exists():
         return
@@ -166,8 +209,11 @@ def move(path: Path, target: Path) -> None:
 
 
 def has_parquet_copy(cls: type[FileDataset], mirror: str) -> bool:
-    """Whether a set may be made from parquet files, and the mirror's folder has some but no
-    archive.
+    """Whether a set may be made from parquet files, and a mirror has these but no archive.
+
+    Args:
+        cls: The reader.
+        mirror: A folder or an address; "" = none.
     """
     folder = Path(mirror).expanduser()
     if not cls.parquet_copy or not mirror or not folder.is_dir():
@@ -210,7 +256,12 @@ def remove(path: Path) -> None:
 
 
 def manual_steps(cls: type[FileDataset], root: Path) -> str:
-    """How to install a data set with a browser."""
+    """How to install a data set with a browser.
+
+    Args:
+        cls: The reader.
+        root: The data root.
+    """
     folder = cls.folder_in(root)
     archives = missing_archives(cls, root)
     lists = missing_metadata(cls, root)
@@ -267,6 +318,11 @@ def archive_steps(source: Source, folder: Path) -> list[str]:
 
 
 def moves(source: Source, folder: Path) -> str:
-    """Where the content of an archive belongs, in words."""
+    """Where the content of an archive belongs, in words.
+
+    Args:
+        source: The archive.
+        folder: Of the data set.
+    """
     parts = [f"{path} to {folder / place}" for path, place in source.places.items()]
     return ", ".join(parts)

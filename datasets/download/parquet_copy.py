@@ -21,6 +21,7 @@ class QuietParquet(Parquet):
     """A set that is only copied: nothing is hashed, and no run depends on its class names."""
 
     def warn(self) -> None:
+        """Nothing: the copy is compared with the published set instead."""
         pass
 
     def stored_name(self, item: Datum) -> str:
@@ -77,8 +78,15 @@ def match_copy(folder: Path, entries: Mapping[str, Sequence[Entry]]) -> MatchedC
 
 
 def match_names(copied: Sequence[str], published: set[str], folder: Path) -> dict[str, str]:
-    """CoOp's name of each class of the copy. Words may have another order: `Acura RL Sedan 2012` is
-    `2012 Acura RL Sedan`."""
+    """CoOp's name of each class of the copy.
+
+    Words may have another order: `Acura RL Sedan 2012` is `2012 Acura RL Sedan`.
+
+    Args:
+        copied: Class names of the copy.
+        published: Class names of the split file.
+        folder: Of the copy, for the message.
+    """
     by_words = {words_of(name): name for name in published}
     names = {}
     unknown = []
@@ -97,11 +105,19 @@ def match_names(copied: Sequence[str], published: set[str], folder: Path) -> dic
 
 
 def words_of(name: str) -> tuple[str, ...]:
+    """The words of a name in alphabetical order."""
     return tuple(sorted(re.findall(r"[a-z0-9]+", name.lower())))
 
 
 def compare_counts(split: str, copied: Counter[str], published: Counter[str], folder: Path) -> None:
-    """Refuses a copy with other numbers of images, with both numbers."""
+    """Refuses a copy with other numbers of images, with both numbers.
+
+    Args:
+        split: `train` or `test`, for the message.
+        copied: Images of the copy by class.
+        published: Images of the split file by class.
+        folder: Of the copy, for the message.
+    """
     differences = []
     for name in sorted(published | copied):
         if copied[name] != published[name]:
@@ -122,6 +138,12 @@ def match_split(
     names: Mapping[str, str],
 ) -> list[tuple[Datum, str]]:
     """The path of each image of a split: by its stored file name, else in the order of its class.
+
+    Args:
+        dataset: The copy.
+        items: Its images of the split.
+        published: The split file's images of the split.
+        names: CoOp's name of each class of the copy.
     """
     by_name = {(path.rpartition("/")[2], name): path for path, _, name in published}
     paths = []

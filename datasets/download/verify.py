@@ -38,6 +38,7 @@ class Finding:
     split: str = ""
 
     def row(self) -> tuple[str, ...]:
+        """Its cells, one for each of HEADERS."""
         cells = [self.cls.key(), self.state]
         for number in (self.test, self.cls.expected_test, self.classes, self.cls.expected_classes):
             cells.append(f"{number:,}" if number else "–")
@@ -68,7 +69,14 @@ def inspect(
 def inspect_files(
     cls: type[FileDataset], root: Path, deep: bool, options: Mapping[str, Any],
 ) -> Finding:
-    """See `inspect`. Errors of the files are raised."""
+    """As `inspect`, but errors of the files are raised.
+
+    Args:
+        cls: The reader.
+        root: The data root.
+        deep: Whether all images are decoded.
+        options: Further arguments of the reader.
+    """
     if not cls.folder_in(root).is_dir():
         return Finding(cls, "absent", cls.next_step(root).removeprefix("run: "))
     # Split files may be there before the images.
@@ -128,6 +136,11 @@ def present_splits(
     """The images that are there, by split.
 
     ImageNet's `val` is its test list, which is known: it is left out.
+
+    Args:
+        dataset: The reader.
+        train: Its training images, or [] where they are not looked at.
+        absent: Paths of images that are not there.
     """
     splits = {"test": dataset.test, "train": without(train, absent)}
     if dataset.val is not dataset.test:
@@ -136,12 +149,22 @@ def present_splits(
 
 
 def without(items: Sequence[Datum], absent: Collection[str]) -> list[Datum]:
-    """The images whose paths are not among those absent."""
+    """The images whose paths are not among those absent.
+
+    Args:
+        items: Images.
+        absent: Paths.
+    """
     return [item for item in items if item.impath not in absent]
 
 
 def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
-    """The images of `items` that cannot be decoded."""
+    """The paths of the images that cannot be decoded.
+
+    Args:
+        dataset: The reader.
+        items: The images.
+    """
 
     def readable(item: Datum) -> bool:
         try:
@@ -161,6 +184,7 @@ def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
 
 
 def table(findings: Iterable[Finding]) -> str:
+    """The findings as a table for the terminal."""
     align = ("left", "left", "right", "right", "right", "right", "left", "left")
     rows = [finding.row() for finding in findings]
     widths = [None] * 7 + [72]

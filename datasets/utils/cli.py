@@ -57,6 +57,7 @@ class TerminalHandler(logging.Handler):
     """Writes lines above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line."""
         tqdm.write(self.format(record))
 
 
@@ -157,6 +158,7 @@ class Output(io.FileIO):
     lost: OSError | None = None
 
     def write(self, data: Any) -> int:
+        """Writes what can be written, and drops the rest."""
         if not self.lost:
             try:
                 return super().write(data) or 0
@@ -177,6 +179,7 @@ def ending_signals() -> list[signal.Signals]:
 
 
 def terminate(*_: object) -> NoReturn:
+    """Handles a signal."""
     raise Terminated
 
 
@@ -197,10 +200,21 @@ def tool(name: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
+    """A number with a word whose plural ends with s: `1 run`, `2 runs`.
+
+    Args:
+        number: How many there are.
+        noun: The word for one.
+    """
     return plural(number, noun, f"{noun}s")
 
 
 def plural(number: int, one: str, several: str) -> str:
-    """A number with a word: `1 class`, `2 classes`."""
+    """A number with a word: `1 class`, `2 classes`.
+
+    Args:
+        number: How many there are.
+        one: The word for one.
+        several: The word for none or more than one.
+    """
     return f"{number:,} {one if number == 1 else several}"

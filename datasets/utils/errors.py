@@ -10,8 +10,12 @@ MAX_LENGTH = 2000  # characters of a message; longer ones are shortened
 
 
 def one_line(text: object, length: int = MAX_LENGTH) -> str:
-    """Anything as one line for any terminal, without control characters; the middle of a long text
-    is left out."""
+    """Anything as one line for any terminal, without control characters.
+
+    Args:
+        text: Usually an error's message.
+        length: Letters of the line; the middle of a longer text is left out.
+    """
     text = str(text)
     if len(text) > 3 * length:
         text = f"{text[: 2 * length]} {text[-length:]}"

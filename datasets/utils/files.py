@@ -54,6 +54,7 @@ def user_cache_folder() -> Path | None:
 
 
 def make_folder(path: Path) -> None:
+    """Makes a folder and those above it."""
     if not str(path).isprintable():  # TensorBoard accepts UTF-8 only
         raise UserError(f"cannot make folder {str(path)!r}: its name is not plain UTF-8 text; "
                         f"choose another one")
@@ -77,7 +78,13 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Writes a temporary file, syncs it and renames it: readers see the old file or the new one.
-    The temporary name is unique, so several processes and machines may write the same file."""
+
+    The temporary name is unique, so several processes and machines may write the same file.
+
+    Args:
+        path: Of the file.
+        write: Writes the content to an open file.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with writing(path):
@@ -93,11 +100,22 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
+    """Writes bytes atomically.
+
+    Args:
+        path: Of the file.
+        content: Its bytes.
+    """
     write_atomically(path, lambda file: file.write(content))
 
 
 def write_text(path: Path, text: str) -> None:
-    """UTF-8; bytes of file names that are not UTF-8 are written unchanged."""
+    """Writes text as UTF-8; bytes of file names that are not UTF-8 are written unchanged.
+
+    Args:
+        path: Of the file.
+        text: Its content.
+    """
     write_bytes(path, text.encode(errors="surrogateescape"))
 
 
@@ -110,10 +128,22 @@ def no_formula(cell: str) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
+    """Writes plain data as JSON, indented.
+
+    Args:
+        path: Of the file.
+        content: Dicts, lists, text and numbers.
+    """
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Writes an .npz file.
+
+    Args:
+        path: Of the file.
+        arrays: By name.
+    """
     write_atomically(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
@@ -128,7 +158,12 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, largest: int = LARGEST_TEXT) -> bytes:
-    """All bytes of a regular file of reasonable size."""
+    """All bytes of a regular file of reasonable size.
+
+    Args:
+        path: Of the file.
+        largest: Bytes beyond which it is refused.
+    """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > largest:
             raise OSError(errno.EFBIG, "File too large", str(path))

@@ -39,7 +39,12 @@ def load_plugins(names: Iterable[str] = ()) -> None:
 
 
 def import_plugin(name: str, what: str) -> None:
-    """Any error of the import as one line with the place where it was raised."""
+    """Imports a plugin; any error becomes one line with the place where it was raised.
+
+    Args:
+        name: Of the module.
+        what: The plugin in words, for the message.
+    """
     if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
         raise ConfigError(f"{what} is not a module's name: write it as in Python's import, such as "
                           f"lab.hinge for lab/hinge.py")

@@ -95,6 +95,7 @@ class PlainProgress:
         """Writes nothing: commands say themselves when something is done."""
 
     def line(self, now: float) -> str:
+        """The line that is written at a moment."""
         unit = self.unit
         size = 1.0
         if unit == "B":
@@ -139,7 +140,18 @@ def duration(seconds: float) -> str:
 def show_progress(
     items: Iterable[T], desc: str, unit: str = "it", total: float | None = None, shown: bool = True,
 ) -> Iterator[T]:
-    """The items one after the other, with a bar of those that are done; see `progress_bar`."""
+    """Shows how many of some items are done while they are used.
+
+    Args:
+        items: Any iterable.
+        desc: What is done.
+        unit: What is counted.
+        total: Number of items; None if unknown.
+        shown: False shows nothing.
+
+    Yields:
+        The items.
+    """
     with progress_bar(total, desc, unit, shown=shown) as bar:
         for item in items:
             yield item

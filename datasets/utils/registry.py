@@ -17,8 +17,16 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the closest known name, ignoring case, or one that starts with
-    `name`; "" if none."""
+    """A suggestion for a misspelt name.
+
+    Args:
+        name: What was written.
+        known: All names.
+
+    Returns:
+        ` Did you mean 'x'?` for the closest known name, ignoring case, or one that starts with
+        `name`; "" if there is none.
+    """
     lower = name.lower()
     by_lower = {known_name.lower(): known_name for known_name in known}
     close = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.8)
@@ -63,6 +71,7 @@ class Registry:
         return add
 
     def get(self, name: str) -> type[Any]:
+        """The class of a name, whose module is imported first if need be."""
         if name not in self:
             raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: "
                                    f"{', '.join(sorted(self))}; or what a plugin registers "

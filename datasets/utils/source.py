@@ -86,7 +86,12 @@ def top_folder(path: Path) -> Path:
 
 
 def imported_files(path: Path, folder: Path) -> set[Path]:
-    """A file and the files in or below `folder` that it imports, also through each other."""
+    """A file and the files that it imports, also through each other.
+
+    Args:
+        path: Of the file.
+        folder: Only files in or below it count.
+    """
     files = {path}
     waiting = [path]
     while waiting:
@@ -99,8 +104,12 @@ def imported_files(path: Path, folder: Path) -> set[Path]:
 
 
 def direct_imports(path: Path, folder: Path) -> set[Path]:
-    """The files in or below `folder` that the import statements of a file name, wherever
-    these are."""
+    """The files that the import statements of a file name, wherever these are.
+
+    Args:
+        path: Of the file.
+        folder: Only files in or below it count.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -121,7 +130,12 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
 
 
 def files_of_module(parts: list[str], places: Iterable[Path]) -> set[Path]:
-    """The files of a module and of the packages around it, looked for below some folders."""
+    """The files of a module and of the packages around it.
+
+    Args:
+        parts: Of the module's name.
+        places: Folders below which it is looked for.
+    """
     files: set[Path] = set()
     for place in places:
         for length in range(1, len(parts) + 1):
@@ -133,7 +147,15 @@ def files_of_module(parts: list[str], places: Iterable[Path]) -> set[Path]:
 
 
 def hash_files(files: Iterable[Path], texts: Iterable[str] = ()) -> str:
-    """A hash of the names and contents of files, with any line ends, and of further texts."""
+    """A hash of the names and contents of files, with any line ends, and of further texts.
+
+    Args:
+        files: Their paths.
+        texts: Any texts.
+
+    Returns:
+        16 hexadecimal digits.
+    """
     digest = hashlib.sha256()
     for path in sorted(files):
         content = path.read_bytes().replace(b"\r\n", b"\n")

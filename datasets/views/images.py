@@ -56,8 +56,11 @@ def open_image(path: str | Path) -> Image.Image:
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
-    """The image with the content of a file in memory, as `open_image` reads it; `name` is for
-    messages.
+    """The image with the content of a file in memory, as `open_image` reads it.
+
+    Args:
+        content: Bytes of an image file.
+        name: Of the image, for messages.
     """
     try:
         return decode(io.BytesIO(content), name)
@@ -66,7 +69,12 @@ def decode_image(content: bytes, name: str) -> Image.Image:
 
 
 def decode(file: BinaryIO, name: str | Path) -> Image.Image:
-    """The image in an open file as RGB; `name` is for messages."""
+    """The image in an open file as RGB.
+
+    Args:
+        file: Open for reading.
+        name: Of the image, for messages.
+    """
     with Image.open(file, formats=FORMATS) as image:
         if image.width * image.height > MOST_PIXELS:
             raise BadImageError(
@@ -89,7 +97,12 @@ def reason(error: Exception) -> str:
 
 
 def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
-    """Any of Pillow's modes as RGB. Transparency is dropped, as plain conversion does."""
+    """Any of Pillow's modes as RGB. Transparency is dropped, as plain conversion does.
+
+    Args:
+        image: Of any mode.
+        path: Of its file, for the warning.
+    """
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(as_shown(image, path)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
@@ -98,10 +111,17 @@ def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
 
 
 def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
-    """Grey of more than eight bits as a viewer shows it, uint8 (H, W).
+    """Grey of more than eight bits as a viewer shows it.
 
     White is the greatest value of the file's bit depth, or 1 for floating point. Plain conversion
     would clip nearly every pixel to white.
+
+    Args:
+        image: Of the mode I or F, or one of 16 bits.
+        path: Of its file, for the warning.
+
+    Returns:
+        uint8 (H, W).
     """
     # Of a TIFF; other kinds have 16 bits when they have more than 8.
     tags = getattr(image, "tag_v2", {})

@@ -3,7 +3,7 @@
 Compiling takes about 20 seconds, so the result is kept on disk for later processes.
 
 numba's own cache trusts its files: a damaged one changes pixels or ends the process. Here a file is
-only loaded if nobody but this user can write to it and its SHA-256 is right. Otherwise kernels are
+only loaded if no other user can write to it and its SHA-256 is right. Otherwise kernels are
 compiled again.
 """
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..utils.errors import UserError
-from ..utils.files import open_regular, write_atomically
+from ..utils.files import open_regular, user_cache_folder, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ if hasattr(os, "register_at_fork"):
 @cache
 def numba_works() -> bool:
     """Whether numba can be imported; a warning if not."""
+    # The import takes half a second. It may raise anything: numba refuses some versions of numpy,
+    # and llvmlite some systems.
     try:
-        import numba  # noqa: F401 - takes half a second, and may fail
-    except (
-        Exception
-    ) as error:  # it refuses some versions of numpy, and llvmlite some systems, each in its own way
+        import numba  # noqa: F401
+    except Exception as error:
         logger.warning(
             "numba does not work here (%s): Pillow makes the views, which takes ten times as long",
             error,
@@ -62,6 +62,7 @@ def compiled_kernels() -> Callable[..., None]:
 
 @cache
 def load_or_compile() -> Callable[..., None]:
+    """See `compiled_kernels`."""
     import numba
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
@@ -74,19 +75,19 @@ def load_or_compile() -> Callable[..., None]:
     machine = target.codegen().magic_tuple()  # the CPU and its features
     versions = repr((numba.__version__, np.__version__, sys.version, machine))
     key = hashlib.sha256(Path(kernels.__file__).read_bytes() + versions.encode()).hexdigest()
-    # Without a home folder pathlib's function fails; this one leaves the path as it is.
-    home_cache = os.path.expanduser("~/.cache")  # noqa: PTH111
-    folder = os.environ.get("XDG_CACHE_HOME") or home_cache
-    file = Path(folder, "promptcal", f"kernels-{key}")
-    content = read_verified(file)
+    folder = user_cache_folder()
+    content = None
+    if folder is not None:
+        content = read_verified(folder / f"kernels-{key}")
     if content is not None:
         compiled = pickle.loads(content)  # noqa: S301 - verified
         views.add_overload(CompileResult._rebuild(target, *compiled))
         return views
     logger.info("compiling the kernels that make views, about 20 seconds, once")
     views.compile(kernels.SIGNATURE)
-    if file.is_absolute():  # a user without a home has no folder for it
-        write_verified(file, dumps(views.overloads[kernels.SIGNATURE.args]._reduce()))
+    if folder is not None:
+        compiled_code = dumps(views.overloads[kernels.SIGNATURE.args]._reduce())
+        write_verified(folder / f"kernels-{key}", compiled_code)
     return views
 
 
@@ -110,7 +111,14 @@ def read_verified(path: Path) -> bytes | None:
 
 
 def write_verified(path: Path, content: bytes) -> None:
-    """Ignores a full or read-only disk: then the next process compiles again."""
+    """Writes a file's digest and content, for this user alone.
+
+    A full or read-only disk is ignored: then the next process compiles again.
+
+    Args:
+        path: Of the file.
+        content: Its bytes.
+    """
     def write(file: Any) -> None:
         Path(file.name).chmod(0o600)
         file.writelines((hashlib.sha256(content).digest(), content))

@@ -316,6 +316,14 @@ def weigh(
     """Writes the weighted sum of lines from `start` on: of two or four, or four at a time.
 
     Beyond the last line weights are 0.
+
+    Args:
+        lines: uint8 (lines, pixels).
+        begin: The first pixel of each line.
+        start: The first line.
+        weights: One per line, int32.
+        sums: Scratch memory, int32.
+        out: uint8; its length is the number of pixels.
     """
     taps = len(weights)
     last = len(lines) - 1
@@ -374,12 +382,15 @@ def rounded(total: np.int32) -> np.int32:
 
 @njit
 def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
-    """Writes AugMix of the view pixels[0] to `out`, float32 (3, S, S), not rounded.
-
-    `pixels` (3, 3, S, S) has room for two more images.
+    """Writes AugMix of a view.
 
     The view itself and chains that only change levels are one table. The other chains are added one
     by one.
+
+    Args:
+        pixels: uint8 (3, 3, S, S): the view, and room for two more images.
+        rng: Where the random numbers come from.
+        out: float32 (3, S, S), not rounded.
     """
     view = pixels[0]
     view_weight, weights, lengths, positions, operations, values = draw_mix(rng, out.shape[-1])
@@ -544,10 +555,16 @@ def level_table(
     counts: np.ndarray,
     table: np.ndarray,
 ) -> None:
-    """Writes the table (3, 256) of the operations from `begin` to `end`.
+    """Writes the table of a chain's operations on levels.
 
-    `counts` (3, 256) is the image's histogram, or zeros, and then it is computed where it is
-    needed.
+    Args:
+        image: uint8 (3, S, S).
+        operations: Of the chain.
+        values: Strengths of the operations.
+        begin: The first operation.
+        end: The operation after the last one.
+        counts: Histogram of the image, (3, 256), or zeros; then it is computed where it is needed.
+        table: uint8 (3, 256).
     """
     changed = np.empty(LEVELS, np.int64)  # histogram after the table
     for i in range(begin, end):
@@ -598,10 +615,14 @@ def extremes(counts: np.ndarray) -> tuple[int, int]:
 
 @njit
 def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
-    """Adds the histogram of an image to `counts` (3, 256).
+    """Adds the histogram of an image.
 
     Four neighbours, which are often equal, have counters of their own: to increment one counter
     again takes longer.
+
+    Args:
+        image: uint8 (3, S, S).
+        counts: (3, 256).
     """
     for colour in range(COLOURS):
         counters = np.zeros((4, LEVELS), np.int32)
@@ -621,7 +642,12 @@ def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
 
 @njit
 def equalize(counts: np.ndarray, table: np.ndarray) -> None:
-    """Spreads levels so that all occur about equally often, after what the table (256,) does."""
+    """Spreads levels so that all occur about equally often, after what a table does.
+
+    Args:
+        counts: Histogram after the table, (256,).
+        table: Of one colour, (256,), which is changed.
+    """
     _, highest = extremes(counts)
     step = (counts.sum() - counts[highest]) // 255
     if step > 0:
@@ -636,7 +662,13 @@ def equalize(counts: np.ndarray, table: np.ndarray) -> None:
 
 @njit
 def look_up(image: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
-    """Writes the entry of a table (3, 256) for each level of an image (3, S, S)."""
+    """Writes the entry of a table for each level of an image.
+
+    Args:
+        image: uint8 (3, S, S).
+        table: (3, 256).
+        out: (3, S, S).
+    """
     for colour in range(COLOURS):
         levels = table[colour]
         flat = image[colour].reshape(-1)
@@ -668,7 +700,14 @@ def add_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None
 
 @njit
 def translate(image: np.ndarray, operation: int, by: int, out: np.ndarray) -> None:
-    """Moves the content by whole pixels, to the left or up. Black where nothing is left."""
+    """Moves the content by whole pixels, to the left or up. Black where nothing is left.
+
+    Args:
+        image: uint8 (3, S, S).
+        operation: TRANSLATE_X or TRANSLATE_Y.
+        by: Number of pixels; negative to the right or down.
+        out: uint8 (3, S, S).
+    """
     size = image.shape[-1]
     x = 0
     y = 0
@@ -696,6 +735,11 @@ def matrix(operation: int, value: float, size: int) -> Matrix:
     """The numbers (a, b, c, d, e, f) of a warp.
 
     Pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f).
+
+    Args:
+        operation: SHEAR_X, SHEAR_Y or ROTATE.
+        value: Shear, or degrees of the rotation.
+        size: Pixels per side.
     """
     if operation == SHEAR_X:
         return 1.0, value, 0.0, 0.0, 1.0, 0.0
@@ -710,8 +754,12 @@ def matrix(operation: int, value: float, size: int) -> Matrix:
 
 @njit
 def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
-    """Writes an image (3, S, S), uint8, with its pixels moved by a matrix, black where no pixel of
-    the image lands.
+    """Writes an image with its pixels moved by a matrix, black where no pixel of the image lands.
+
+    Args:
+        image: uint8 (3, S, S).
+        by: Of `matrix`.
+        out: uint8 (3, S, S).
     """
     size = image.shape[-1]
     wide = size + 2
@@ -783,6 +831,11 @@ def end_of_run(corner: np.ndarray, first: int, last: int) -> int:
     """The end of the pixels from `first` on, up to `last`, that have the corner of `first`.
 
     It is found by bisection: all pixels of a line after one with another corner have others too.
+
+    Args:
+        corner: Of each pixel of a line, (S,).
+        first: The first pixel.
+        last: The pixel after the last one.
     """
     end = first + 1
     beyond = last + 1
@@ -797,7 +850,14 @@ def end_of_run(corner: np.ndarray, first: int, last: int) -> int:
 
 @njit
 def is_outside(x: int, y: int, by: Matrix, size: int) -> bool:
-    """Whether the centre of pixel (x, y) shows what lies beyond the image."""
+    """Whether the centre of a pixel shows what lies beyond the image.
+
+    Args:
+        x: Column of the pixel.
+        y: Row of the pixel.
+        by: Of `matrix`.
+        size: Pixels per side.
+    """
     a, b, c, d, e, f = by
     column = a * (x + 0.5) + b * (y + 0.5) + c
     row = d * (x + 0.5) + e * (y + 0.5) + f

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 @dataclass
 class LoadedBatch(Generic[T]):
+    """What `make` returned for the images of a batch."""
+
     # Positions in the split of the images that could be read
     index: list[int] = field(default_factory=list)
     made: list[T] = field(default_factory=list)  # what `make` returned, one per image
@@ -30,9 +32,10 @@ def num_threads(setting: int) -> int:
     """
     if setting >= 0:
         return setting
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
@@ -75,7 +78,16 @@ def load_batches(
 
 
 def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int) -> Iterator[T]:
-    """`function` of each item, in order, with at most two items per thread in flight."""
+    """Calls a function in threads, with at most two items per thread in flight.
+
+    Args:
+        function: Of an item.
+        items: In their order.
+        threads: Number of threads, at least 1.
+
+    Yields:
+        The result of each item, in their order.
+    """
     pool = ThreadPoolExecutor(threads, "views", single_torch_thread)
     waiting: deque[Future[T]] = deque()
     try:

@@ -29,7 +29,14 @@ class ViewMaker(ViewSpec):
 
     @classmethod
     def of(cls, num_views: int, pixels: Pixels, augmix: bool, seed: int) -> ViewMaker:
-        """Views as a backbone needs them."""
+        """Views as a backbone needs them.
+
+        Args:
+            num_views: Per image, the plain one included.
+            pixels: The image tower's input.
+            augmix: Whether the random views are mixed by AugMix.
+            seed: Of the random views.
+        """
         return cls(
             num_views=num_views,
             size=pixels.size,

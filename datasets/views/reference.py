@@ -26,38 +26,47 @@ BICUBIC = Image.Resampling.BICUBIC
 
 
 def autocontrast(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Stretches the levels of each colour to the whole range."""
     return ImageOps.autocontrast(image)
 
 
 def equalize(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Spreads the levels of each colour evenly."""
     return ImageOps.equalize(image)
 
 
 def posterize(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Keeps the highest bits of each level: four, or fewer where the share is large."""
     return ImageOps.posterize(image, 4 - int(share * 4))
 
 
 def rotate(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Rotates by up to 30 degrees."""
     return image.rotate(sign * int(share * 30), resample=BILINEAR)
 
 
 def solarize(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Inverts the levels above a threshold."""
     return ImageOps.solarize(image, 256 - int(share * 256))
 
 
 def shear_x(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Shears along x by up to 0.3."""
     return affine(image, (1, sign * share * 0.3, 0, 0, 1, 0))
 
 
 def shear_y(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Shears along y by up to 0.3."""
     return affine(image, (1, 0, 0, sign * share * 0.3, 1, 0))
 
 
 def translate_x(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Moves along x by up to a third of the width."""
     return translate(image, sign * share, 0)
 
 
 def translate_y(image: Image.Image, share: float, sign: int) -> Image.Image:
+    """Moves along y by up to a third of the width."""
     return translate(image, 0, sign * share)
 
 
@@ -76,13 +85,22 @@ OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
 
 
 def affine(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
+    """An image whose pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f).
+
+    Args:
+        image: RGB.
+        matrix: (a, b, c, d, e, f).
+    """
     return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=BILINEAR)
 
 
 def translate(image: Image.Image, right: float, down: float) -> Image.Image:
-    """Moves the content by whole pixels, given as shares of a third of the width.
+    """Moves the content by whole pixels. Black where nothing is left.
 
-    Black where nothing is left.
+    Args:
+        image: RGB and square.
+        right: Share of a third of the width by which the cut moves to the right.
+        down: The same downwards.
     """
     # Of the width on both axes: views are square.
     left = int(right * image.width / 3)
@@ -91,8 +109,11 @@ def translate(image: Image.Image, right: float, down: float) -> Image.Image:
 
 
 def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float, Image.Image]]:
-    """The parts that AugMix sums: the image and its weight, then the result of each chain and its
-    weight.
+    """The parts that AugMix sums: the image, then the result of each chain, each with its weight.
+
+    Args:
+        image: An RGB view.
+        rng: Where the random numbers come from.
     """
     weights = rng.dirichlet(np.ones(CHAINS))
     image_weight = rng.beta(1, 1)
@@ -109,7 +130,12 @@ def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float
 
 
 def plain_view(image: Image.Image, spec: ViewSpec) -> Image.Image:
-    """The image, resized and cut from its centre, as CLIP's own preprocessing does."""
+    """The image, resized and cut from its centre, as CLIP's own preprocessing does.
+
+    Args:
+        image: RGB.
+        spec: What the views are.
+    """
     width, height, left, top = spec.plain_box(image.size)
     resample = BICUBIC if spec.interpolation == "bicubic" else BILINEAR
     resized = image.resize((width, height), resample)
@@ -150,7 +176,16 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 
 def make_views(image: Image.Image, index: int, spec: ViewSpec) -> Tensor:
-    """As `ViewMaker`, up to the last bits of mixed views, which are summed in float64 here."""
+    """As `ViewMaker`, up to the last bits of mixed views, which are summed in float64 here.
+
+    Args:
+        image: RGB.
+        index: Its position in its split, from which the random views are drawn.
+        spec: What the views are.
+
+    Returns:
+        Pixel values from 0 to 255, (num_views, 3, size, size).
+    """
     rng = np.random.default_rng([spec.seed, index])
     views = [plain_view(image, spec), *crops(image, spec.num_views - 1, spec.size, rng)]
     if not spec.augmix:
