@@ -12,7 +12,7 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.synthetic.tiles import CLASSNAMES
 from promptcal.trainers import build_cfg, build_trainer, load_clip
 from promptcal.trainers.functional.objectives import unit
-from promptcal.trainers.vlm.openai import full_token_table
+from promptcal.trainers.vlm.openai import PUBLISHED_WEIGHTS, full_token_table
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, prompt_hash
 from promptcal.trainers.vlm.small import training
@@ -28,7 +28,9 @@ CARD = (SMALL / "SMALL_CLIP.md").read_text(encoding="utf-8")
 
 
 def test_the_file_is_the_one_of_the_card_in_openais_format():
-    assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() == re.search(r"SHA-256.*`([0-9a-f]{64})`", CARD).group(1)
+    digest = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    assert digest == re.search(r"SHA-256.*`([0-9a-f]{64})`", CARD).group(1)
+    assert PUBLISHED_WEIGHTS[digest[:16]] == "small"
     state = load_file(WEIGHTS)
     rows = state.pop("token_embedding.rows").long()
     assert torch.equal(rows, training.ROWS)

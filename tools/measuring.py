@@ -66,7 +66,7 @@ def machine() -> dict:
     """
     load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
     return {"processor": processor(), "cores": num_threads(-1), "load": load,
-            "versions": environment(torch.device("cpu"))["versions"]}
+            "versions": environment(torch.device("cpu"), gpu_name="")["versions"]}
 
 
 def processor() -> str:

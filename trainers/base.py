@@ -104,8 +104,9 @@ class BaseTrainer:
         self.cfg = cfg
         self.given_dataset = dataset
         self.given_model = model
-        self.numerics = Numerics.from_settings(cfg)
         self.dist = Distributed()
+        self.numerics = Numerics.from_settings(cfg)
+        reset_peak_memory(self.numerics.device)  # of an earlier run in this process
         if model is None:  # a given model is on its device already
             refuse_shared_gpu(self.numerics.device, self.dist.world)
 
@@ -171,7 +172,6 @@ class BaseTrainer:
         Returns:
             The content of results.json.
         """
-        reset_peak_memory(self.numerics.device)
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             asked = self.asked_run(overwrite)
@@ -495,7 +495,7 @@ class BaseTrainer:
             "views": self.record.views["pipeline"],
             **device_facts,
             **metadata,
-            **environment(self.numerics.device),
+            **environment(self.numerics.device, self.numerics.device_name),
             "classnames": list(self.data.classnames),
             "plugins": plugins,
         }

@@ -36,7 +36,7 @@ from ..runs.record import FILE_NAME, RunRecord, content_hash
 from ..runs.run_dir import RunDir
 from ..runs.summary import environment, metrics_of, percent_lines
 from ..vlm.loading import weights_hash
-from ..vlm.numerics import pick_device
+from ..vlm.numerics import gpu_name, pick_device
 from .convert import DasslDataset
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Calibration(Classification):
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "data_hash": record.data["images"],
             "weights_hash": weights,
-            **environment(device),
+            **environment(device, gpu_name(device)),
             "classnames": names,
             "record": record.to_json(),
         })

@@ -27,7 +27,7 @@ from ..config.settings import Role, changed_settings, effective_settings, find_s
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_info
 from ..vlm.numerics import Numerics, resolve_precision
-from ..vlm.openai import official_name
+from ..vlm.openai import PUBLISHED_WEIGHTS
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
 from .record import AUTO, RunRecord, content_hash
@@ -182,7 +182,7 @@ def views_section(
 def model_section(cfg: CfgNode, weights: str, prompt: PromptFacts) -> dict[str, Any]:
     """The weights and the prompt, both known by their content."""
     return {
-        "backbone": official_name(weights) or backbone_family(cfg.MODEL.BACKBONE.NAME),
+        "backbone": PUBLISHED_WEIGHTS.get(weights) or backbone_family(cfg.MODEL.BACKBONE.NAME),
         "weights": weights,
         "prompt": prompt_section(cfg, prompt),
     }

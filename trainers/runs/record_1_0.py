@@ -29,7 +29,7 @@ from ..registry import (
     method_key,
     reset_words,
 )
-from ..vlm.openai import official_name
+from ..vlm.openai import PUBLISHED_WEIGHTS
 from .record import RunRecord, content_hash
 
 IMAGES = "1.0:"  # before the hash of the list of images
@@ -125,7 +125,7 @@ class Run10:
     def model(self) -> dict[str, Any]:
         weights = str(self.results.get("weights_hash") or "")
         name = str(self.results["backbone"])
-        official = official_name(weights)
+        official = PUBLISHED_WEIGHTS.get(weights, "")
         return {
             "backbone": official or backbone_name(name),
             "weights": weights or f"name:{backbone_name(name)}",

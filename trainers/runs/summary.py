@@ -16,7 +16,6 @@ from ..config.names import backbone_name, untuned_words
 from ..config.settings import setting_words
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
-from ..vlm.numerics import gpu_name
 from .record import value_label
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's
@@ -234,9 +233,14 @@ def aligned(body: Sequence[Sequence[str]]) -> str:
     return tabulate(body, headers=headers, disable_numparse=True, colalign=alignment)
 
 
-def environment(device: torch.device) -> dict[str, object]:
-    """Versions and hardware, for results.json."""
-    name = gpu_name(device) or platform.processor() or platform.machine()
+def environment(device: torch.device, gpu_name: str) -> dict[str, object]:
+    """Versions and hardware, for results.json.
+
+    Args:
+        device: That the run computes on.
+        gpu_name: Its product name; "" for a CPU.
+    """
+    name = gpu_name or platform.processor() or platform.machine()
     packages = (
         *PACKAGES,
         *(package for module, package in OPTIONAL.items() if module in sys.modules),

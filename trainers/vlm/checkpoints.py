@@ -9,7 +9,6 @@ memory are bounded by the size of the file.
 """
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import pickle
@@ -45,12 +44,6 @@ STORAGE_DTYPES = {
     "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
 }
-
-
-def sha256(path: Path) -> str:
-    """The hash of a file, 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class StandIn:

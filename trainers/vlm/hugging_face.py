@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError
+from ...datasets.utils.files import file_hash
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, import_library, library_errors
-from .checkpoints import sha256
 from .generic_tower import GenericText
 from .prompts import ANCHOR, Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
@@ -353,5 +353,5 @@ def weights_hash(name: str) -> str:
     digests = {}
     for path in sorted(folder.iterdir()):
         if path.suffix in FILES:
-            digests[path.name] = sha256(path)
+            digests[path.name] = file_hash(path)
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]

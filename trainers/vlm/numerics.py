@@ -50,6 +50,7 @@ class Numerics:
 
     device: torch.device
     precision: str  # of the two towers: fp32, fp16 or bf16
+    device_name: str = ""  # the product name of a GPU
     episodes: int = EPISODES_ON_CPU  # images that are adapted at once
     tf32: bool = False  # whether fp32 products on a GPU may round to TF32; `fixed_numerics` sets it
     engine: int = ENGINE  # raised whenever a change of the code changes predictions
@@ -60,6 +61,7 @@ class Numerics:
         return cls(
             device=device,
             precision=resolve_precision(cfg.MODEL.PREC, device),
+            device_name=gpu_name(device),
             episodes=resolve_episodes(cfg.TTA.EPISODES, device),
         )
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.utils.errors import ConfigError, WeightsError, first_five
+from ...datasets.utils.files import file_hash
 from ...datasets.utils.registry import nearest
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, import_library, library_errors
-from .checkpoints import sha256
 from .generic_tower import GenericText
 from .prompts import Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, openai_text
@@ -325,7 +325,7 @@ def weights_hash(name: str) -> str:
     source = find_source(name)
     with explained(name):
         settings = {
-            "file": sha256(local_file(source)),
+            "file": file_hash(local_file(source)),
             "config": library().get_model_config(source.model),
             "quick_gelu": source.quick_gelu,
             "pixels": dict(source.pixels),

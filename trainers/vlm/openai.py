@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import DataError, WeightsError
+from ...datasets.utils.files import file_hash
 from ...datasets.utils.registry import nearest
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone
-from .checkpoints import read_checkpoint, sha256, tensors_by_name
+from .checkpoints import read_checkpoint, tensors_by_name
 from .openai_clip import CLIP, VOCAB_SIZE, WEIGHT_URLS, clip, tokenizer
 from .prompts import Tokenizer
 from .text_tower import QUICK_GELU, TextWeights, openai_text
@@ -24,6 +25,9 @@ BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336p
 SMALL = "small"
 SMALL_TRAINED_ON = ("LandCover", "LandCoverShift")  # data sets of the kind that it was trained on
 SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
+# Backbones by the hash of their published weights, which `weights_hash` returns.
+PUBLISHED_WEIGHTS = {WEIGHT_URLS[name].split("/")[-2][:16]: name for name in BACKBONES}
+PUBLISHED_WEIGHTS["7d1c00b9b3caa7b9"] = SMALL
 CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
 # Entries of OpenAI's archives and of the small CLIP that no other project's files have.
 OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
@@ -118,20 +122,12 @@ def load(name: str, device: torch.device) -> OpenAIBackbone:
     return OpenAIBackbone(model, name)
 
 
-def official_name(weights: str) -> str:
-    """The name of the backbone whose published weights have this hash; "" if they are others."""
-    for name in BACKBONES:
-        if weights_hash(name) == weights:
-            return name
-    return SMALL if weights_hash(SMALL) == weights else ""
-
-
 def weights_hash(name: str) -> str:
     """The file's SHA-256. Downloads are verified, so their address has it."""
     if name in BACKBONES:
         digest = WEIGHT_URLS[name].split("/")[-2]
     else:
-        digest = sha256(weights_file(name))
+        digest = file_hash(weights_file(name))
     return digest[:16]
 
 

@@ -15,12 +15,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
-from ...datasets.utils.files import write_atomically, write_text
+from ...datasets.utils.files import file_hash, write_atomically, write_text
 from ..config.names import backbone_name
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_key
 from .backbone import Backbone
-from .checkpoints import read_checkpoint, sha256
+from .checkpoints import read_checkpoint
 from .prompt_protocol import metadata_of_path
 from .prompts import END
 
@@ -116,7 +116,7 @@ def prompt_file(name: str | Path) -> Path:
 
 def prompt_hash(name: str | Path) -> str:
     """SHA-256 of a prompt checkpoint, shortened."""
-    return sha256(prompt_file(name))[:16]
+    return file_hash(prompt_file(name))[:16]
 
 
 def read_metadata(name: str | Path) -> dict[str, str]:
