@@ -1,6 +1,7 @@
 """Every method end to end on 24 tiles with the embedded model, pinned to recorded numbers.
 
-The tolerance is far above rounding and far below what a wrong formula does: half of λ, another sign, one view more.
+The tolerance is far above rounding and far below what a wrong formula does: half of λ, another
+sign, one view more.
 """
 import numpy as np
 import pytest
@@ -17,10 +18,9 @@ def run(tmp_path_factory):
 
     def run(trainer: str, *opts: object) -> tuple[dict, dict[str, np.ndarray]]:
         folder = root / "-".join(map(str, (trainer, *opts)))
-        results = build_trainer(build_cfg(trainer, "configs/datasets/landcover.yaml", opts=[
-            "OUTPUT_DIR", folder, "CACHE.DIR", root / "cache", "TEST.LIMIT", 24, "DATALOADER.NUM_WORKERS", 0, *opts,
-        ])).run()
-        return results, read_predictions(folder)
+        shared = ["OUTPUT_DIR", folder, "CACHE.DIR", root / "cache", "TEST.LIMIT", 24]
+        cfg = build_cfg(trainer, "landcover", opts=[*shared, "DATALOADER.NUM_WORKERS", 0, *opts])
+        return build_trainer(cfg).run(), read_predictions(folder)
 
     run("TPT")  # fills the cache for all
     return run
@@ -31,20 +31,27 @@ def test_figures_are_the_recorded_ones(run, trainer):
     results, predictions = run(trainer)
     assert predictions["label"].tolist() == list(range(24))
     assert results["confidence"] == pytest.approx(CONFIDENCE[trainer], abs=TOLERANCE)
-    assert results["zero_shot_confidence"] == pytest.approx(CONFIDENCE["ZeroShot"], abs=TOLERANCE)
+    zero_shot = pytest.approx(CONFIDENCE["ZeroShot"], abs=TOLERANCE)
+    assert results["zero_shot_confidence"] == zero_shot
 
 
-@pytest.mark.parametrize(("trainer", "opts"), [
-    ("TPT", ("TTA.STEPS", 2)), ("TPT", ("TTA.SELECT", 0.11)), ("CTPT", ("TRAINER.CTPT.LAMBDA", 25)),
-    ("OTPT", ("TRAINER.OTPT.LAMBDA", 9)), ("SoC", ("TRAINER.SOC.LAMBDA", 15)), ("SoC", ("TRAINER.SOC.SCALE", "ratio")),
-    ("SoC", ("TRAINER.SOC.SCALE", "live")), ("SoC", ("TRAINER.SOC.STATS", "flow")),
+@pytest.mark.parametrize(("trainer", "key", "value"), [
+    ("TPT", "TTA.STEPS", 2),
+    ("TPT", "TTA.SELECT", 0.11),
+    ("CTPT", "TRAINER.CTPT.LAMBDA", 25),
+    ("OTPT", "TRAINER.OTPT.LAMBDA", 9),
+    ("SoC", "TRAINER.SOC.LAMBDA", 15),
+    ("SoC", "TRAINER.SOC.SCALE", "ratio"),
+    ("SoC", "TRAINER.SOC.SCALE", "live"),
+    ("SoC", "TRAINER.SOC.STATS", "flow"),
 ])
-def test_the_tolerance_would_notice(run, trainer, opts):
-    results, _ = run(trainer, *opts)
+def test_the_tolerance_would_notice(run, trainer, key, value):
+    results, _ = run(trainer, key, value)
     assert abs(results["confidence"] - CONFIDENCE[trainer]) > TOLERANCE
 
 
 def test_inverse_scaling_makes_minmax_and_shift_the_same(run):
-    """Huber is homogeneous of degree two, so a factor on s̃ and δ cancels against w = |L_TPT|/|L_Huber|."""
-    expected = run("SoC")[1]["logits"]
-    np.testing.assert_allclose(run("SoC", "TRAINER.SOC.NORM", "shift")[1]["logits"], expected, atol=1e-3)
+    """Huber is homogeneous of degree two: a factor on s̃ and δ cancels against |L_TPT| / |L_Huber|."""
+    _, expected = run("SoC")
+    _, shifted = run("SoC", "TRAINER.SOC.NORM", "shift")
+    np.testing.assert_allclose(shifted["logits"], expected["logits"], atol=1e-3)

@@ -12,16 +12,12 @@ from processes import Process
 SCRIPT = "../tests/without_posix.py"
 
 
-def commands(*calls: list[object]) -> str:
-    return json.dumps([[str(word) for word in call] for call in calls])
-
-
 def test_the_main_commands(tmp_path):
     """A run that is killed is continued: its lock counts for as long as it may be alive."""
     runs = FaultRuns(tmp_path)
     run = tmp_path / "run"
     train = ["train", *runs.arguments(run)]
-    process = Process(SCRIPT, commands(train))
+    process = Process(SCRIPT, json.dumps([train], default=str))
     process.wait_for(lambda: parts_of(run))
     process.send_all(signal.SIGKILL)
     process.communicate()
@@ -33,24 +29,25 @@ def test_the_main_commands(tmp_path):
     mirror.mkdir()
     split.rename(mirror / split.name)
 
+    zero_shot = runs.arguments(tmp_path / "zero_shot", "--trainer", "ZeroShot", "CACHE.DIR", tmp_path / "cache")
     page = tmp_path / "page"
     table = tmp_path / "predictions.csv"
-    process = Process(SCRIPT, commands(
+    commands = [
         train,
         ["train", "--resume", run],
-        ["train", *runs.arguments(tmp_path / "zero_shot"), "--trainer", "ZeroShot", "CACHE.DIR", tmp_path / "cache"],
+        ["train", *zero_shot],
         ["report", run, tmp_path / "zero_shot", "--out", page, "--no-figures"],
         ["export", run, "--out", tmp_path / "exported"],
-        ["predict", runs.images, "--recursive", "--classes", "a", "b", "--backbone", runs.weights, "--views", 4,
-         "--csv", table],
+        ["predict", runs.images, "--recursive", "--classes", "a", "b", "--backbone", runs.weights,
+         "--views", "4", "--csv", table],
         ["download", "dtd", "--root", tmp_path / "data", "--mirror", mirror],
         ["check_data", "dtd", "--root", tmp_path / "data"],
         ["doctor"],
-    ))
+    ]
+    process = Process(SCRIPT, json.dumps(commands, default=str))
     out, err = process.communicate()
     statuses = [line for line in out.splitlines() if ": status " in line]
-    tools = ("train", "train", "train", "report", "export", "predict", "download", "check_data", "doctor")
-    assert statuses == [f"{tool}: status 0" for tool in tools], f"{out}\n{err}"
+    assert statuses == [f"{command[0]}: status 0" for command in commands], f"{out}\n{err}"
     assert process.returncode == 0, err
     runs.assert_whole(run)
     assert (page / "report.html").is_file(), list(page.iterdir())

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 MODULES = ("fcntl", "grp", "posix", "pwd", "resource", "termios")
 FUNCTIONS = (
-    "fork", "forkpty", "getgid", "getloadavg", "getpgid", "getuid", "geteuid", "killpg", "mkfifo", "register_at_fork",
-    "sched_getaffinity", "setsid", "uname",
+    "fork", "forkpty", "getgid", "getloadavg", "getpgid", "getuid", "geteuid", "killpg", "mkfifo",
+    "register_at_fork", "sched_getaffinity", "setsid", "uname",
 )
 FLAGS = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK")
 SIGNALS = ("SIGALRM", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGSTOP", "SIGUSR1", "SIGUSR2")
@@ -43,11 +43,12 @@ def take_away() -> None:
             delattr(os, name)
     for name in SIGNALS:
         delattr(signal, name)
-    os.environ.setdefault("USERNAME", "somebody")  # as Windows does
+    os.environ.setdefault("USERNAME", "user")  # as Windows does
     os.symlink = refuse_link
     os.link = refuse_link
     os.kill = refuse_signal
-    for module, name in ((builtins, "open"), (io, "open"), (os, "open"), (os, "stat"), (os, "readlink")):
+    openers = [(builtins, "open"), (io, "open"), (os, "open"), (os, "stat"), (os, "readlink")]
+    for module, name in openers:
         setattr(module, name, without_proc(getattr(module, name)))
     from promptcal.datasets.utils import lock  # after the parts are gone, as it would be elsewhere
 
@@ -74,7 +75,8 @@ def main() -> None:
     take_away()
     from promptcal.datasets.utils import cli
 
-    for tool, *arguments in json.loads(sys.argv[1]):
+    for tool, *words in json.loads(sys.argv[1]):
+        arguments = [str(word) for word in words]
         module = importlib.import_module(f"promptcal.tools.{tool}")
         status = cli.outcome(lambda main=module.main, arguments=arguments: main(arguments))
         print(f"{tool}: status {status}", flush=True)
