@@ -1,4 +1,7 @@
-"""Post-hoc scaling without labels: CoTS against a fine grid and its bounds, what a run stores for it, the report."""
+"""Post-hoc scaling without labels.
+
+CoTS against a fine grid and its bounds, what a run stores for it, the report.
+"""
 import json
 
 import numpy as np
@@ -13,59 +16,65 @@ from torch import Tensor
 from test_episodes import NAMES, make_views
 
 
-def some_logits(batch: int = 40, views: int = 6, classes: int = 20, size: float = 4.0, seed: int = 0) -> Tensor:
-    return size * torch.randn(batch, views, classes, generator=torch.Generator().manual_seed(seed))
+def random_logits(
+    batch: int = 40, views: int = 6, classes: int = 20, size: float = 4.0, seed: int = 0,
+) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return size * torch.randn(batch, views, classes, generator=generator)
 
 
 def one_gap_per_view(seed: int) -> Tensor:
-    """Gaps between 0.001 and 100: each view is confident in another range of temperatures, so the misfit has plateaus
-    and several local minima."""
+    """Gaps between the two best logits from 0.001 to 100.
+
+    Each view is confident in another range of temperatures, so the misfit has plateaus and
+    several local minima.
+    """
     gaps = 10 ** (5 * torch.rand(40, 6, 1, generator=torch.Generator().manual_seed(seed)) - 3)
     return -gaps * (torch.arange(8) > 0)
 
 
+# Adapted logits, and those before.
 HARD = {
-    **{f"unrelated, size {size:g}": (some_logits(size=size), some_logits(size=3, seed=1)) for size in (0.3, 2, 12, 50)},
-    "near": (some_logits() + some_logits(size=0.3, seed=1), some_logits()),
-    "scaled": (1.7 * some_logits(), some_logits()),
+    "unrelated, tiny": (random_logits(size=0.3), random_logits(size=3, seed=1)),
+    "unrelated, small": (random_logits(size=2), random_logits(size=3, seed=1)),
+    "unrelated, large": (random_logits(size=12), random_logits(size=3, seed=1)),
+    "unrelated, huge": (random_logits(size=50), random_logits(size=3, seed=1)),
+    "near": (random_logits() + random_logits(size=0.3, seed=1), random_logits()),
+    "scaled": (1.7 * random_logits(), random_logits()),
     "several minima": (one_gap_per_view(4), one_gap_per_view(5)),
-    "two classes": (some_logits(classes=2), some_logits(classes=2, seed=1)),
-    "one view": (some_logits(views=1), some_logits(views=1, seed=1)),
-    "no match possible": (torch.zeros(1, 6, 5), some_logits(1, 6, 5)),
-    "certain before": (some_logits(), 1e4 * some_logits(seed=1)),
+    "two classes": (random_logits(classes=2), random_logits(classes=2, seed=1)),
+    "one view": (random_logits(views=1), random_logits(views=1, seed=1)),
+    "no match possible": (torch.zeros(1, 6, 5), random_logits(1, 6, 5)),
+    "certain before": (random_logits(), 1e4 * random_logits(seed=1)),
 }
 
 
 @pytest.mark.parametrize("case", HARD)
 def test_cots_is_the_minimum_of_a_fine_grid(case):
     """No temperature of the grid is better, none is below the proven bound, and the bound is close."""
-    adapted, before = (logits[:20].double() for logits in HARD[case])
+    adapted = HARD[case][0][:20].double()
+    before = HARD[case][1][:20].double()
+    target = before.softmax(-1).amax(-1)
 
     def misfit(tau: Tensor) -> Tensor:
         """As the paper prints it."""
-        now = (adapted / tau[:, None, None]).softmax(-1).amax(-1)
-        return (now - before.softmax(-1).amax(-1)).square().mean(-1)
+        confidence = (adapted / tau[:, None, None]).softmax(-1).amax(-1)
+        return (confidence - target).square().mean(-1)
 
-    log_tau, least, bound = posthoc.least_misfit(adapted, before.softmax(-1).amax(-1))
-    grid = torch.logspace(-2, 2, 2001, dtype=torch.float64)
-    best = torch.stack([misfit(tau.expand(len(adapted))) for tau in grid]).amin(0)
+    log_tau, least, bound = posthoc.least_misfit(adapted, target)
+    best = misfit(torch.ones(len(adapted)))
+    for tau in torch.logspace(-2, 2, 2001, dtype=torch.float64):
+        best = torch.minimum(best, misfit(tau.expand(len(adapted))))
     torch.testing.assert_close(misfit(log_tau.exp()), least, rtol=0, atol=1e-14)
     assert (bound <= best + 1e-14).all() and (bound <= least).all()
-    assert (least <= best + 1e-10).all() and (least - bound).max() < 1e-6 and (least - bound).median() < 1e-12
-    torch.testing.assert_close(posthoc.consistent_temperature(adapted, before), log_tau.exp(), rtol=1e-4, atol=0)
-
-
-def test_known_temperatures():
-    before = some_logits()
-    for factor in (0.5, 1.3, 4.0):
-        found = posthoc.consistent_temperature(before * factor, before)
-        torch.testing.assert_close(found, torch.full((40,), factor).double(), rtol=1e-5, atol=0)
-    assert (posthoc.consistent_temperature(before, before) == 1).all()
-    assert (posthoc.consistent_temperature(before[..., :1], 3 * before[..., :1]) == 1).all()  # one class
+    assert (least <= best + 1e-10).all()
+    assert (least - bound).max() < 1e-6 and (least - bound).median() < 1e-12
+    temperature = posthoc.consistent_temperature(adapted, before)
+    torch.testing.assert_close(temperature, log_tau.exp(), rtol=1e-4, atol=0)
 
 
 def test_strong_views_are_the_most_confident_but_the_plain_one():
-    logits = 0.01 * some_logits(3, 64, 5)
+    logits = 0.01 * random_logits(3, 64, 5)
     strong = [9, 30, 4, 63, 17, 50]
     for rank, view in enumerate(strong):
         logits[:, view, 2] += 10 - rank
@@ -75,22 +84,47 @@ def test_strong_views_are_the_most_confident_but_the_plain_one():
     assert posthoc.cots_columns(logits[:, :1], logits[:, :1]) == {}
 
 
-def test_scaled_logits():
-    logits, zero_shot = some_logits(200, 1, 9)[:, 0].numpy(), some_logits(200, 1, 9, seed=3)[:, 0].numpy()
+@pytest.fixture
+def logits() -> np.ndarray:
+    return random_logits(200, 1, 9)[:, 0].numpy()
+
+
+@pytest.fixture
+def zero_shot() -> np.ndarray:
+    return random_logits(200, 1, 9, seed=3)[:, 0].numpy()
+
+
+def test_scaled_logits_keep_the_predictions(logits, zero_shot):
     tau = np.random.default_rng(0).uniform(0.1, 9, 200)
     for scaled in (posthoc.cots(logits, tau), posthoc.replaced_confidence(logits, zero_shot)):
         np.testing.assert_array_equal(scaled.argmax(1), logits.argmax(1))
-    replaced = np.exp(posthoc.replaced_confidence(logits, zero_shot))
-    np.testing.assert_allclose(replaced.sum(1), 1)
-    np.testing.assert_allclose(replaced.max(1), torch.tensor(zero_shot).softmax(-1).amax(-1).numpy(), rtol=1e-6)
-    np.testing.assert_allclose(np.exp(posthoc.replaced_confidence(logits[:, :1], zero_shot[:, :1])), 1)  # one class
 
-    text = torch.nn.functional.normalize(torch.randn(9, 8, generator=torch.Generator().manual_seed(0)).abs(), dim=-1)
-    a = np.mean([float(text[i] @ text[j]) for i in range(9) for j in range(9) if i != j])
-    assert posthoc.mean_cosine(text) == pytest.approx(a) and posthoc.mean_cosine(text[:1]) == 1
+
+def test_replaced_confidence_is_that_of_zero_shot(logits, zero_shot):
+    replaced = np.exp(posthoc.replaced_confidence(logits, zero_shot))
+    confidence = torch.tensor(zero_shot).softmax(-1).amax(-1).numpy()
+    np.testing.assert_allclose(replaced.sum(1), 1)
+    np.testing.assert_allclose(replaced.max(1), confidence, rtol=1e-6)
+    one_class = posthoc.replaced_confidence(logits[:, :1], zero_shot[:, :1])
+    np.testing.assert_allclose(np.exp(one_class), 1)
+
+
+def test_ecots_mixes_by_the_mean_cosine_of_the_classes(logits, zero_shot):
+    text = torch.randn(9, 8, generator=torch.Generator().manual_seed(0)).abs()
+    text = torch.nn.functional.normalize(text, dim=-1)
+    cosines = []
+    for i in range(9):
+        for j in range(9):
+            if i != j:
+                cosines.append(float(text[i] @ text[j]))
+    share = np.mean(cosines)
+    assert posthoc.mean_cosine(text) == pytest.approx(share) and posthoc.mean_cosine(text[:1]) == 1
+    tau = np.random.default_rng(0).uniform(0.1, 9, 200)
     strong = torch.tensor(zero_shot).log_softmax(-1)
-    expected = a * torch.tensor(logits / tau[:, None]).softmax(-1) + (1 - a) * strong.exp()
-    np.testing.assert_allclose(np.exp(posthoc.ecots(logits, tau, strong, text)), expected.numpy(), rtol=1e-4)
+    scaled = torch.tensor(logits / tau[:, None]).softmax(-1)
+    expected = share * scaled + (1 - share) * strong.exp()
+    mixed = np.exp(posthoc.ecots(logits, tau, strong, text))
+    np.testing.assert_allclose(mixed, expected.numpy(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("backbone", "architecture", "temperature"), [
@@ -105,34 +139,39 @@ def test_adapted_images_have_a_temperature(clip_model):
     views = make_views(views=64)
     for method in ("TPT", "RTPT", "TPS"):
         adapted = adapt(method, clip_model, NAMES, views, opts=["TTA.STEPS", 2])
-        tau, strong = adapted.columns["cots_tau"], adapted.columns["strong_log_p"]
-        assert (tau != 1).all() and strong.dtype == torch.float16 and strong.shape == adapted.logits.shape
+        strong = adapted.columns["strong_log_p"]
+        assert (adapted.columns["cots_tau"] != 1).all()
+        assert strong.dtype == torch.float16 and strong.shape == adapted.logits.shape
         torch.testing.assert_close(strong.float().exp().sum(-1), torch.ones(3), atol=5e-3, rtol=0)
     for method in ("ZERO", "MTA", "VTE", "TPT"):
-        assert (adapt(method, clip_model, NAMES, views, opts=["TTA.STEPS", 0]).columns["cots_tau"] == 1).all()
+        adapted = adapt(method, clip_model, NAMES, views, opts=["TTA.STEPS", 0])
+        assert (adapted.columns["cots_tau"] == 1).all()
 
 
 def test_the_report_shows_them(clip_file, image_folder, tmp_path, capsys):
+    runs = tmp_path / "runs"
     for method in ("ZeroShot", "TPT", "VTE", "TDA"):
-        build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
-            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "runs" / method,
-            "TTA.VIEWS", 20, "CACHE.DIR", tmp_path / "cache", "DATALOADER.NUM_WORKERS", 0])).run()
-    plain = (str(tmp_path / "runs"), "--no-figures")
-    report([*plain, "--posthoc"])
-    shown = capsys.readouterr().out
+        cfg = build_cfg(method, "image_folder", flags=[
+            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file,
+            "OUTPUT_DIR", runs / method, "TTA.VIEWS", 20, "CACHE.DIR", tmp_path / "cache",
+            "DATALOADER.NUM_WORKERS", 0,
+        ])
+        build_trainer(cfg).run()
+    report([str(runs), "--no-figures", "--posthoc"])
+    out = capsys.readouterr().out
     for label in ("ECE + CoTS", "ECE + E-CoTS", "Accuracy + E-CoTS", "ECE + zero-shot confidence", "ECE + fixed"):
-        assert label in shown, label
-    report(plain)
+        assert label in out, label
+    report([str(runs), "--no-figures"])
     assert "CoTS" not in capsys.readouterr().out
-    predictions = read_predictions(tmp_path / "runs" / "TPT")
+    predictions = read_predictions(runs / "TPT")
     assert predictions["cots_tau"].shape == (12,) and predictions["strong_log_p"].shape == (12, 4)
-    results = json.loads((tmp_path / "runs" / "TPT" / "results.json").read_text())
-    assert results["predictions_bytes"] == (tmp_path / "runs" / "TPT" / "predictions.npz").stat().st_size
+    results = json.loads((runs / "TPT" / "results.json").read_text())
+    assert results["predictions_bytes"] == (runs / "TPT" / "predictions.npz").stat().st_size
 
 
 def test_probabilities_that_underflow_are_stored_as_finite_numbers():
     """Of a method that changes no logits, whose strong views are certain of one class."""
     logits = torch.zeros(2, 20, 3)
     logits[..., 0] = 500.0
-    columns = posthoc.cots_columns(logits, logits)
-    assert columns["strong_log_p"].isfinite().all() and (columns["strong_log_p"][:, 1:] < -80).all()
+    strong = posthoc.cots_columns(logits, logits)["strong_log_p"]
+    assert strong.isfinite().all() and (strong[:, 1:] < -80).all()

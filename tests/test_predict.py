@@ -21,6 +21,10 @@ from common import run_tool
 NAMES = ["cat", "dog", "tree frog", "tractor"]
 
 
+# The common options of most commands here.
+CAT_OR_DOG = ("--classes", "cat", "dog")
+
+
 @pytest.fixture
 def images(image_folder):
     return sorted(image_folder.rglob("*.png"))[:10]  # more than are handled at once
@@ -41,9 +45,7 @@ def test_class_names_from_a_file(names):
     assert class_names([str(names)]) == NAMES
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "no class names"), (b" \n\n", "no class names"), (b"\xff\xfe\x00", "UTF-8"),
-])
+@pytest.mark.parametrize(("content", "message"), [(b" \n\n", "no class names"), (b"\xff\xfe\x00", "UTF-8")])
 def test_bad_class_files(tmp_path, content, message):
     path = tmp_path / "names.txt"
     path.write_bytes(content)
@@ -53,18 +55,20 @@ def test_bad_class_files(tmp_path, content, message):
 
 def test_predictions_are_those_of_adapt_in_any_order(clip_model, images):
     adapter = adapter_of("SoC", clip_model)
-    found = list(predict(images, adapter))
-    back = list(predict(images[2::-1], adapter))
-    assert [p.path for p in found] == images
-    for one, other in zip(found[:3], reversed(back), strict=True):
-        torch.testing.assert_close(one.after, other.after, atol=1e-3, rtol=0)
+    predictions = list(predict(images, adapter))
+    assert [prediction.path for prediction in predictions] == images
+    backwards = list(predict(images[2::-1], adapter))
+    for number in range(3):
+        other = backwards[2 - number]
+        torch.testing.assert_close(predictions[number].after, other.after, atol=1e-3, rtol=0)
+    first = predictions[0]
     views = ViewMaker(16, clip_model.visual.input_resolution, True, 0)(open_image(images[0]), 0)
     alone = adapt("SoC", clip_model, NAMES, views)
-    torch.testing.assert_close(found[0].before, alone.zero_shot_logits[0], atol=1e-2, rtol=0)
-    torch.testing.assert_close(found[0].after, alone.logits[0], atol=1e-2, rtol=0)
+    torch.testing.assert_close(first.before, alone.zero_shot_logits[0], atol=1e-2, rtol=0)
+    torch.testing.assert_close(first.after, alone.logits[0], atol=1e-2, rtol=0)
     scaled = torch.as_tensor(sals(alone.logits, alone.zero_shot_logits))[0]
-    torch.testing.assert_close(found[0].with_sals, scaled, atol=1e-2, rtol=0, check_dtype=False)
-    assert not found[0].failed
+    torch.testing.assert_close(first.with_sals, scaled, atol=1e-2, rtol=0, check_dtype=False)
+    assert not first.failed
 
 
 def test_lost_numbers_fall_back_to_zero_shot(clip_model, images, monkeypatch):
@@ -82,29 +86,34 @@ def test_lost_numbers_fall_back_to_zero_shot(clip_model, images, monkeypatch):
 
 
 def test_the_command(clip_file, images, names):
-    done = run_tool("predict.py", *images[:2], "--classes", names, "--trainer", "OTPT", "--backbone", clip_file,
-                    "--views", 16, "--top", 1, "--opts", "TTA.STEPS", 2)
+    done = run_tool(
+        "predict.py", *images[:2], "--classes", names, "--trainer", "OTPT", "--backbone", clip_file,
+        "--views", 16, "--top", 1, "--opts", "TTA.STEPS", 2)
     assert done.returncode == 0, done.stderr
     header, _, *rows = done.stdout.strip().splitlines()
     assert "O-TPT" in header
-    assert [row.split()[0] for row in rows[:2]] == list(map(str, images[:2]))
+    assert [row.split()[0] for row in rows[:2]] == [str(images[0]), str(images[1])]
     assert "4 classes, 16 views per image" in rows[-1]
 
 
 def test_the_small_clip_says_what_it_knows(tmp_path, names, train):
-    Image.new("RGB", (64, 64)).save(tmp_path / "x.png")
-    done = run_tool("predict.py", tmp_path / "x.png", "--classes", names, "--trainer", "TPT", "--backbone", "small",
-                    "--html", tmp_path / "x.html")
-    assert done.returncode == 0 and "was trained only on aerial tiles" in done.stdout
-    assert "was trained only on aerial tiles" in (tmp_path / "x.html").read_text(encoding="utf-8")
+    words = "was trained only on aerial tiles"
+    image = tmp_path / "x.png"
+    page = tmp_path / "x.html"
+    Image.new("RGB", (64, 64)).save(image)
+    done = run_tool("predict.py", image, "--classes", names, "--backbone", "small", "--html", page)
+    assert done.returncode == 0 and words in done.stdout
+    assert words in page.read_text(encoding="utf-8")
     done = train("ZeroShot", "--backbone", "small", "--no-train")
-    assert done.returncode == 0 and "was trained only on aerial tiles" in done.stdout
+    assert done.returncode == 0 and words in done.stdout
 
 
 def test_a_page_shows_images_kept_views_and_every_method(clip_file, images, tmp_path, capsys):
     page = tmp_path / "images.html"
-    main([*map(str, images[:2]), "--classes", "cat", "<b>dog</b>", "tractor", "--trainer", "TPT", "SoC", "--views",
-          "20", "--backbone", str(clip_file), "--html", str(page)])
+    main([
+        str(images[0]), str(images[1]), "--classes", "cat", "<b>dog</b>", "tractor",
+        "--trainer", "TPT", "SoC", "--views", "20", "--backbone", str(clip_file), "--html", str(page),
+    ])
     assert f"written: {page}" in capsys.readouterr().out
     text = page.read_text(encoding="utf-8")
     assert text.count('<section class="image">') == 2
@@ -117,37 +126,41 @@ def test_a_page_shows_images_kept_views_and_every_method(clip_file, images, tmp_
 
 
 def test_data_sets_go_by_the_names_that_other_commands_take(images, clip_file, capsys):
-    """And few views do: tuning keeps one of them."""
+    """Few views are enough: tuning keeps one of them."""
+    image = str(images[0])
     for name in ("LandCover", "landcover"):
-        main([str(images[0]), "--dataset", name, "--backbone", str(clip_file), "--views", "3", "--top", "1"])
+        main([image, "--dataset", name, "--backbone", str(clip_file), "--views", "3", "--top", "1"])
         assert "24 classes, 3 views" in capsys.readouterr().out
     with pytest.raises(UnknownNameError, match="Did you mean 'LandCover'"):
-        main([str(images[0]), "--dataset", "landcovers", "--backbone", "no.pt"])
+        main([image, "--dataset", "landcovers", "--backbone", "no.pt"])
 
 
 def test_pairs_win_over_flags_and_the_caption_states_what_was_used(clip_file, images, capsys):
-    main([str(images[0]), "--classes", "cat", "dog", "--trainer", "SoC", "--views", "16", "--seed", "3", "--backbone",
-          str(clip_file), "--opts", "TTA.VIEWS", "4", "SEED", "7"])
+    main([
+        str(images[0]), *CAT_OR_DOG, "--trainer", "SoC", "--views", "16", "--seed", "3",
+        "--backbone", str(clip_file), "--opts", "TTA.VIEWS", "4", "SEED", "7",
+    ])
     assert "4 views per image, seed 7" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(("args", "message"), [
     (["--classes", "river"], "there is no file river: give --classes two names or more"),
-    (["--classes", "cat", "dog", "--html", "nowhere/page.html"], "there is no folder .*nowhere"),
-    (["gone.jpg", "--classes", "cat", "dog"], "gone.jpg"),
-    (["--classes", "cat", "dog", "--trainer", "SoCC"], "Did you mean 'SoC'"),
+    ([*CAT_OR_DOG, "--html", "nowhere/page.html"], "there is no folder .*nowhere"),
+    (["gone.jpg", *CAT_OR_DOG], "gone.jpg"),
+    ([*CAT_OR_DOG, "--trainer", "SoCC"], "Did you mean 'SoC'"),
 ])
-def test_what_cannot_work_is_told_before_anything_is_loaded(given, message, images):
+def test_what_cannot_work_is_reported_before_anything_is_loaded(args, message, images):
     with pytest.raises(UserError, match=message):
-        main([str(images[0]), *given, "--backbone", "no.pt"])
+        main([str(images[0]), *args, "--backbone", "no.pt"])
 
 
 def test_a_data_set_brings_its_own_settings():
-    pairs = default_pairs("SoC", "ImageNetA")
-    found = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    assert found["TRAINER.SOC.LAMBDA"] == 14.0 and found["TRAINER.SOC.NORM"] == "minmax"
-    assert all(key.startswith("TRAINER.SOC.") for key in found)
     assert default_pairs("TPT", "UCF101") == []
+    pairs = default_pairs("SoC", "ImageNetA")
+    settings = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    assert settings["TRAINER.SOC.LAMBDA"] == 14.0 and settings["TRAINER.SOC.NORM"] == "minmax"
+    for key in settings:
+        assert key.startswith("TRAINER.SOC.")
 
 
 def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, caplog, capsys):
@@ -158,53 +171,66 @@ def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, cap
         (folder / f"{n}, plain.png").write_bytes(path.read_bytes())
     (folder / "notes.txt").write_text("taken in May")
     (folder / "cut.jpg").write_bytes(b"\xff\xd8\xff\xe0")
-    main([str(folder), "--classes", "cat", "dog, black", "--trainer", "TPT", "SoC", "--views", "10", "--backbone",
-          str(clip_file), "--csv", str(tmp_path / "found.csv")])
-    assert [f for f in ("notes.txt", "cut.jpg", "older") if f in caplog.text] == ["notes.txt", "cut.jpg", "older"]
-    with (tmp_path / "found.csv").open(newline="") as file:
+    names = ["cat", "dog, black"]
+    table = tmp_path / "table.csv"
+    main([
+        str(folder), "--classes", *names, "--trainer", "TPT", "SoC", "--views", "10",
+        "--backbone", str(clip_file), "--csv", str(table),
+    ])
+    for name in ("notes.txt", "cut.jpg", "older"):
+        assert name in caplog.text
+    assert f"written: {table}" in capsys.readouterr().out
+    with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["image"] for row in rows] == [str(folder / f"{n}, plain.png") for n in range(3)]
-    names = ["cat", "dog, black"]
-    printed = capsys.readouterr().out
     adapter = Adapter("SoC", load_clip(str(clip_file)), names, 10, ["TTA.AUGMIX", "on"])
-    (first,) = predict([folder / "0, plain.png"], adapter)
-    assert rows[0]["SoC_class"] == names[int(first.after.argmax())]
-    assert float(rows[0]["SoC_confidence"]) == pytest.approx(float(first.after.softmax(-1).max()), abs=2e-4)
-    assert float(rows[0]["zero_shot_confidence"]) == pytest.approx(float(first.before.softmax(-1).max()), abs=2e-4)
-    assert rows[0]["TPT_failed"] == "0" and f"written: {tmp_path / 'found.csv'}" in printed
+    prediction, = predict([folder / "0, plain.png"], adapter)
+    row = rows[0]
+    assert row["SoC_class"] == names[int(prediction.after.argmax())]
+    after = float(prediction.after.softmax(-1).max())
+    before = float(prediction.before.softmax(-1).max())
+    assert float(row["SoC_confidence"]) == pytest.approx(after, abs=2e-4)
+    assert float(row["zero_shot_confidence"]) == pytest.approx(before, abs=2e-4)
+    assert row["TPT_failed"] == "0"
     for path, message in ((folder / "older", "has no image"), (folder / "notes.txt", "cannot read image")):
         with pytest.raises(DataError, match=message):
-            main([str(path), "--classes", "cat", "dog", "--backbone", "no.pt"])
+            main([str(path), *CAT_OR_DOG, "--backbone", "no.pt"])
 
 
 def test_folders_in_folders_and_all_probabilities(clip_file, image_folder, tmp_path):
     """Nothing in the table is a formula for a spreadsheet."""
     names = ["=1+1", "dog", "dog"]
     table = tmp_path / "table.csv"
-    command = ["predict.py", image_folder, "--classes", *names, "--trainer", "SoC", "--views", 8, "--backbone",
-               clip_file, "--csv", table, "--probabilities"]
+    without_table = ["predict.py", image_folder, "--classes", *names, "--probabilities"]
+    command = [
+        *without_table, "--trainer", "SoC", "--views", 8, "--backbone", clip_file, "--csv", table]
     done = run_tool(*command)
     assert done.returncode == 2 and "--recursive searches its folders too" in done.stderr
     done = run_tool(*command, "--recursive")
     assert done.returncode == 0, done.stderr
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["image"] for row in rows] == list(map(str, sorted(image_folder.rglob("*.png"))))
+    assert [row["image"] for row in rows] == [str(path) for path in sorted(image_folder.rglob("*.png"))]
     for row in rows:
         for method in ("zero_shot", "SoC"):
-            columns = [f"{method}_probability_{name}" for name in ("=1+1", "dog", "dog_2")]
-            probabilities = [float(row[column]) for column in columns]
+            probabilities = []
+            for name in ("=1+1", "dog", "dog_2"):
+                probabilities.append(float(row[f"{method}_probability_{name}"]))
+            highest = max(probabilities)
             assert sum(probabilities) == pytest.approx(1, abs=1e-5)
-            assert float(row[f"{method}_confidence"]) == max(probabilities)
-            assert row[f"{method}_class"] == ["'=1+1", "dog", "dog"][probabilities.index(max(probabilities))]
-    done = run_tool("predict.py", image_folder, "--classes", *names, "--probabilities")
+            assert float(row[f"{method}_confidence"]) == highest
+            predicted = ["'=1+1", "dog", "dog"][probabilities.index(highest)]
+            assert row[f"{method}_class"] == predicted
+    done = run_tool(*without_table)
     assert done.returncode == 2 and "give --csv FILE too" in done.stderr
 
 
-@pytest.mark.parametrize(("trainer", "said"), [("TDA", True), ("SoC", False)])
-def test_the_output_says_that_the_order_counts(images, names, tmp_path, capsys, trainer, said):
+@pytest.mark.parametrize(("trainer", "is_online"), [("TDA", True), ("SoC", False)])
+def test_the_output_says_that_the_order_counts(images, names, tmp_path, capsys, trainer, is_online):
     page = tmp_path / "page.html"
-    main([*map(str, images[:2]), "--classes", str(names), "--backbone", "small", "--trainer", trainer,
-          "--views", "16", "--html", str(page)])
+    main([
+        str(images[0]), str(images[1]), "--classes", str(names), "--backbone", "small",
+        "--trainer", trainer, "--views", "16", "--html", str(page),
+    ])
     for text in (capsys.readouterr().out, page.read_text(encoding="utf-8")):
-        assert ("order of the images" in text) == said
+        assert ("order of the images" in text) == is_online

@@ -8,7 +8,8 @@ from promptcal.datasets.utils import progress
 from promptcal.datasets.utils.progress import INTERVAL, PlainProgress, duration
 
 LINE = re.compile(
-    r"SoC: (?P<done>[\d,]+) of (?P<total>[\d,]+) img, (?P<passed>[\d:]+) passed, about (?P<left>[\d:]+) left.*")
+    r"SoC: (?P<done>[\d,]+) of (?P<total>[\d,]+) img, (?P<passed>[\d:]+) passed, "
+    r"about (?P<left>[\d:]+) left.*")
 
 
 def seconds(text: str) -> int:
@@ -20,25 +21,31 @@ def seconds(text: str) -> int:
 
 @pytest.mark.parametrize("slow", [0, 90, 600], ids=["even", "slow start", "very slow start"])
 def test_lines_are_rare_and_the_time_left_comes_true(slow):
-    """1,000 images of two seconds, after a start in which ten images take long; 300 were done before."""
+    """1,000 images of two seconds, after ten that take `slow` seconds; 300 were done before."""
     now = 0.0
     stream = io.StringIO()
     bar = PlainProgress(1300, "SoC", "img", stream=stream, clock=lambda: now)
     bar.update(300)
     times = []
     for number in range(1000):
-        now += slow / 10 if number < 10 else 2.0
+        if number < 10:
+            now += slow / 10
+        else:
+            now += 2.0
         before = stream.tell()
         bar.update()
         if stream.tell() > before:
             times.append(now)
-    matches = [LINE.fullmatch(line) for line in stream.getvalue().splitlines()]
-    assert len(times) == len(matches) > 50 and all(matches)
-    assert min(later - earlier for earlier, later in pairwise(times)) >= INTERVAL
-    for moment, match in zip(times, matches, strict=True):
+    lines = stream.getvalue().splitlines()
+    assert len(times) == len(lines) > 50
+    for earlier, later in pairwise(times):
+        assert later - earlier >= INTERVAL
+    for moment, line in zip(times, lines, strict=True):
+        match = LINE.fullmatch(line)
         assert seconds(match["passed"]) == pytest.approx(moment, abs=1)
         if moment > slow * 3:
-            assert (now - moment) / 2 <= seconds(match["left"]) <= (now - moment) * 2 + 1
+            left = now - moment
+            assert left / 2 <= seconds(match["left"]) <= left * 2 + 1
 
 
 def test_other_work_in_between_does_not_count():
@@ -55,14 +62,15 @@ def test_other_work_in_between_does_not_count():
     assert stream.getvalue() == "SoC: 190 of 960 img, 0:30 passed, about 12:50 left\n"
 
 
-def test_durations():
-    assert [duration(seconds) for seconds in (0.4, 59.6, 3661)] == ["0:00", "1:00", "1:01:01"]
+@pytest.mark.parametrize(("time", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
+def test_durations(time, text):
+    assert duration(time) == text
 
 
 def test_a_run_without_a_terminal_writes_plain_lines(train, monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     done = train("ZeroShot", "TEST.PART", 4)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^ZeroShot: 8 of 12 img, 0:0\d passed, about 0:0\d left, acc [\d.]+, ECE [\d.]+$",
-                     done.stderr, re.MULTILINE), done.stderr
+    line = r"^ZeroShot: 8 of 12 img, 0:0\d passed, about 0:0\d left, acc [\d.]+, ECE [\d.]+$"
+    assert re.search(line, done.stderr, re.MULTILINE), done.stderr
     assert "\r" not in done.stderr and "it/s" not in done.stderr
