@@ -76,7 +76,7 @@ def test_it_runs(tmp_path, monkeypatch):
 
 if __name__ == "__main__":
     content = nbformat.read(NOTEBOOK, as_version=4)
-    with tempfile.TemporaryDirectory() as place:
-        execute(content, Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        execute(content, Path(folder))
     without_progress(content)
     nbformat.write(content, NOTEBOOK)

@@ -47,8 +47,7 @@ def printed_commands() -> list[str]:
     for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL):
         for line in block.splitlines():
             commands.append(line.partition("  #")[0].strip())
-    commands += re.findall(r"`((?:promptcal|python|bash) [^`]* [^`]*)`", README)
-    return [command for command in commands if "promptcal train`" not in command]
+    return commands + re.findall(r"`((?:promptcal|python|bash) [^`]* [^`]*)`", README)
 
 
 def run(code: str) -> str:
@@ -100,8 +99,8 @@ def tried(command: str, clip_file: Path) -> list[str]:
         words[:2] = ["promptcal", "train"]
     for option in ("--backbone", "--dataset-config-file"):
         if option in words and "image_folder" not in words:
-            place = words.index(option)
-            del words[place:place + 2]
+            position = words.index(option)
+            del words[position:position + 2]
     if words[1] == "train":
         if "image_folder" not in words:
             words[words.index("DATA")] = "IMAGES"
@@ -190,7 +189,9 @@ def test_promises_name_tests_that_exist():
     for row in TEXTS[PROJECT / "tests/README.md"].splitlines():
         file = ""
         for name in re.findall(r"`(test_\w+\.py(?:::\w+)?|::\w+)`", row):
-            file, test = name.partition("::")[0] or file, name.partition("::")[2]
+            named_file, _, test = name.partition("::")
+            if named_file:
+                file = named_file
             source = (PROJECT / "tests" / file).read_text(encoding="utf-8")
             assert not test or f"def {test}(" in source, name
             named += 1
