@@ -17,7 +17,8 @@ SINGLE = {"CTPT": 50, "OTPT": 18, "SoC": 30, "ATPT": 80}
 
 
 def with_terms(method: str, model, terms: str, *opts: object) -> torch.Tensor:
-    return adapt(method, model, NAMES, make_views(), opts=["TRAINER.REGULARISERS", terms, *opts]).logits
+    opts = ["TRAINER.REGULARISERS", terms, *opts]
+    return adapt(method, model, NAMES, make_views(), opts=opts).logits
 
 
 @pytest.mark.parametrize("opts", [("TTA.STEPS", 1), ("TTA.STEPS", 2), ("TRAINER.ATPT.SIGN", "code")])
@@ -25,75 +26,105 @@ def with_terms(method: str, model, terms: str, *opts: object) -> torch.Tensor:
 def test_single_methods_are_special_cases(clip_model, method, opts):
     expected = adapt(method, clip_model, NAMES, make_views(), opts=opts).logits
     for name in (method, method.lower()):
-        assert torch.equal(with_terms("TPT", clip_model, f"{name}:{SINGLE[method]}", *opts), expected)
+        logits = with_terms("TPT", clip_model, f"{name}:{SINGLE[method]}", *opts)
+        assert torch.equal(logits, expected)
 
 
 @pytest.mark.parametrize("method", ["TPT", "RTPT", "TPS"])
 def test_terms_change_each_method(clip_model, method):
     plain = adapt(method, clip_model, NAMES, make_views()).logits
-    torch.testing.assert_close(with_terms(method, clip_model, "ctpt:0,atpt:0"), plain, atol=1e-4, rtol=0)
-    seen = [with_terms(method, clip_model, terms) for terms in ("ctpt:0.5", "otpt:0.5", "ctpt:0.5,otpt:0.5")]
-    for i, one in enumerate(seen):
-        assert all((one - other).abs().max() > 1e-4 for other in [plain, *seen[:i]])
+    without_weight = with_terms(method, clip_model, "ctpt:0,atpt:0")
+    torch.testing.assert_close(without_weight, plain, atol=1e-4, rtol=0)
+    different = [plain]
+    for terms in ("ctpt:0.5", "otpt:0.5", "ctpt:0.5,otpt:0.5"):
+        logits = with_terms(method, clip_model, terms)
+        for other in different:
+            assert (logits - other).abs().max() > 1e-4
+        different.append(logits)
 
 
 def test_the_gradient_is_that_of_the_sum(clip_model):
     trainer = make_trainer("TPT", clip_model, "TRAINER.REGULARISERS", "ctpt:3, A-TPT:2")
-    kept = encode_views(as_backbone(clip_model), make_views())[:, :4]
+    views = encode_views(as_backbone(clip_model), make_views())[:, :4]
     text = trainer.clip.text
-    plain = trainer.clip.scale * kept[:, :1] @ text.mT
-    step = trainer.text_gradient(text, kept, plain)
-    own = text.expand(len(kept), -1, -1).clone().requires_grad_()
-    loss = marginal_entropy(trainer.clip.scale * kept @ own.mT) - 3 * dispersion(own) - 2 * nearest_angle(own)
-    torch.testing.assert_close(step.gradient, torch.autograd.grad(loss.sum(), own)[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(step.penalty, (-dispersion(text) - nearest_angle(text)).expand(len(kept)))
+    scale = trainer.clip.scale
+    step = trainer.text_gradient(text, views, scale * views[:, :1] @ text.mT)
+    leaf = text.expand(len(views), -1, -1).clone().requires_grad_()
+    loss = marginal_entropy(scale * views @ leaf.mT) - 3 * dispersion(leaf) - 2 * nearest_angle(leaf)
+    gradient, = torch.autograd.grad(loss.sum(), leaf)
+    torch.testing.assert_close(step.gradient, gradient, atol=1e-5, rtol=1e-4)
+    penalty = -dispersion(text) - nearest_angle(text)
+    torch.testing.assert_close(step.penalty, penalty.expand(len(views)))
 
 
-@pytest.mark.parametrize(("method", "one", "other", "opts"), [
-    ("TPT", "soc:3", "soc:3,ctpt:0", ("TRAINER.SOC.SCALE", "live")),  # a term that also weights the entropy
+@pytest.mark.parametrize(("method", "terms", "other_terms", "opts"), [
+    # A term that also weights the entropy.
+    ("TPT", "soc:3", "soc:3,ctpt:0", ("TRAINER.SOC.SCALE", "live")),
     ("TPS", "ctpt:5,atpt:7", "A-TPT:7, c-tpt:5.0", ()),
 ], ids=["live", "order and spelling"])
-def test_equivalent_terms(clip_model, method, one, other, opts):
-    found = [with_terms(method, clip_model, terms, *opts) for terms in (one, other)]
-    torch.testing.assert_close(*found, atol=1e-3, rtol=0)
+def test_equivalent_terms(clip_model, method, terms, other_terms, opts):
+    logits = with_terms(method, clip_model, terms, *opts)
+    other_logits = with_terms(method, clip_model, other_terms, *opts)
+    torch.testing.assert_close(logits, other_logits, atol=1e-3, rtol=0)
 
 
 def test_a_penalty_is_computed_once_for_all_images(clip_model, monkeypatch):
     """It depends on the initial text features alone; in later steps each image has its own."""
-    calls = []
-    penalty = SoC.penalty
-    monkeypatch.setattr(SoC, "penalty", lambda self, text: (calls.append(text.dim()), penalty(self, text))[1])
+    dimensions = []
+    real = SoC.penalty
+
+    def penalty(self, text):
+        dimensions.append(text.dim())
+        return real(self, text)
+
+    monkeypatch.setattr(SoC, "penalty", penalty)
     trainer = make_trainer("TPT", clip_model, "TRAINER.REGULARISERS", "soc:3", "TTA.STEPS", 2)
     views = encode_views(as_backbone(clip_model), make_views())
     for image in views.split(1):
         trainer.adapt(image)
-    assert calls == [2, 3, 3, 3]
+    assert dimensions == [2, 3, 3, 3]
 
 
 def test_a_term_is_no_second_trainer(clip_model, monkeypatch):
-    made = []
-    monkeypatch.setattr(BaseTrainer, "__init__", lambda self, *args, real=BaseTrainer.__init__: (
-        made.append(type(self).__name__), real(self, *args))[1])
+    trainers = []
+    real = BaseTrainer.__init__
+
+    def init(self, *args):
+        trainers.append(type(self).__name__)
+        real(self, *args)
+
+    monkeypatch.setattr(BaseTrainer, "__init__", init)
     make_trainer("TPT", clip_model, "TRAINER.REGULARISERS", "soc:3,ctpt:2")
-    assert made == ["TPT"]
+    assert trainers == ["TPT"]
 
 
 def test_runs_with_other_terms_are_other_runs():
-    plain, one, other = (
-        build_cfg("TPT", opts=opts) for opts in ((), ("TRAINER.REGULARISERS", "soc:30"),
-                                                 ("TRAINER.REGULARISERS", "soc:30", "TRAINER.SOC.DELTA", 40)))
-    assert plain.TAG == "default" and one.TAG == "REGULARISERS-soc-30" and "DELTA-40" in other.TAG
-    settings = [method_section(cfg, [TPT], online=False, training=None)["settings"] for cfg in (plain, one, other)]
+    soc = ("TRAINER.REGULARISERS", "soc:30")
+    configs = [
+        build_cfg("TPT"),
+        build_cfg("TPT", opts=soc),
+        build_cfg("TPT", opts=[*soc, "TRAINER.SOC.DELTA", 40]),
+    ]
+    assert [cfg.TAG for cfg in configs[:2]] == ["default", "REGULARISERS-soc-30"]
+    assert "DELTA-40" in configs[2].TAG
+    settings = []
+    for cfg in configs:
+        settings.append(method_section(cfg, [TPT], online=False, training=None)["settings"])
     assert "TRAINER.SOC.DELTA" not in settings[0]
     assert settings[1] != settings[2]
 
 
 @pytest.mark.parametrize(("method", "terms", "message"), [
-    ("TPT", "ctpt", "it must be name:weight"), ("TPT", "ctpt:much", "it must be name:weight"),
-    ("TPT", "ctpt:-1", "weight of 0 or more"), ("TPT", "ctpt:nan", "0 or more"), ("TPT", ":3", "name:weight"),
-    ("TPT", "ctpt:1,C-TPT:2", "each name once"), ("TPS", "rtpt:1", "not a regulariser: use some of atpt, ctpt"),
-    ("TPT", "zero:1", "not a regulariser"), ("TPT", "frost:1", "not a regulariser"),
-    ("ZERO", "ctpt:1", "tune by gradients"), ("ZeroShot", "ctpt:1", "tune by gradients"),
+    ("TPT", "ctpt", "it must be name:weight"),
+    ("TPT", "ctpt:much", "it must be name:weight"),
+    ("TPT", ":3", "name:weight"),
+    ("TPT", "ctpt:-1", "weight of 0 or more"),
+    ("TPT", "ctpt:nan", "0 or more"),
+    ("TPT", "ctpt:1,C-TPT:2", "each name once"),
+    ("TPS", "rtpt:1", "not a regulariser: use some of atpt, ctpt"),
+    ("TPT", "frost:1", "not a regulariser"),
+    ("ZERO", "ctpt:1", "tune by gradients"),
+    ("ZeroShot", "ctpt:1", "tune by gradients"),
 ])
 def test_terms_that_cannot_be_added(method, terms, message):
     with pytest.raises(ConfigError, match=message):
