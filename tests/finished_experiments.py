@@ -8,7 +8,9 @@ from promptcal.trainers.experiments.definition import Experiment, read_experimen
 from promptcal.trainers.experiments.finished_runs import FinishedRuns
 from promptcal.trainers.experiments.layouts.build import build_layout
 from promptcal.trainers.experiments.outcome import Outcome, measure_runs, write_outcome
-from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand
+from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.planned_run import PlannedRun
+from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.registry import method_info
 from promptcal.trainers.report import published
 

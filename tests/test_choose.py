@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import Workspace, expand, work_groups
+from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.planned_run import work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
+from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report.choices import choice_tables, refers_to
 
 from common import run_tool

@@ -5,7 +5,7 @@ from promptcal.trainers.experiments.definition import names, read_experiment
 from promptcal.trainers.experiments.layouts import LAYOUTS, layout_fields
 from promptcal.trainers.experiments.layouts.build import build_layout
 from promptcal.trainers.experiments.outcome import write_outcome
-from promptcal.trainers.experiments.plan import Workspace
+from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report.layout_figures import FIGURES
 
 from finished_experiments import finished_runs, outcome_of

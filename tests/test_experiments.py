@@ -12,8 +12,11 @@ from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.experiments import definition
 from promptcal.trainers.experiments.definition import ORDER, Experiment, names, parse_experiment, read_experiment
 from promptcal.trainers.experiments.layouts import LAYOUTS
-from promptcal.trainers.experiments.plan import Workspace, expand, select, work_groups
+from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.planned_run import work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
+from promptcal.trainers.experiments.selection import select
+from promptcal.trainers.experiments.workspace import Workspace
 
 from common import PROJECT, run_tool
 

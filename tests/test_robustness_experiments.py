@@ -5,7 +5,8 @@ import pytest
 from promptcal.tools.reproduce import main
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.outcome import Outcome
-from promptcal.trainers.experiments.plan import Workspace, expand
+from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.workspace import Workspace
 
 from finished_experiments import outcome_of
 

@@ -20,8 +20,10 @@ from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.experiments import cluster as cluster_module
 from promptcal.trainers.experiments.cluster import RESUBMISSIONS, Cluster, GroupJob, Job, wait_for_locks
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, work_groups
+from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.planned_run import PlannedRun, work_groups
 from promptcal.trainers.experiments.slurm_options import TIME, parse_slurm
+from promptcal.trainers.experiments.workspace import Workspace
 
 from common import PROJECT, Done, run_tool
 from fault_runs import FaultRuns

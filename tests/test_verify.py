@@ -19,7 +19,7 @@ from promptcal.trainers.experiments.layouts.verify import (
     make_checks,
 )
 from promptcal.trainers.experiments.outcome import write_outcome
-from promptcal.trainers.experiments.plan import Workspace
+from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report import published
 from promptcal.trainers.report.grid import grid_of
 from promptcal.trainers.vlm.small import card_results

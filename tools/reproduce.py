@@ -121,7 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     load_plugins(args.plugin)
     # Imported here because they import torch, which the list and a usage error need not wait for.
     from promptcal.trainers.experiments.cluster import Cluster, show_groups
-    from promptcal.trainers.experiments.plan import Workspace
     from promptcal.trainers.experiments.plan_table import show_plan
     from promptcal.trainers.experiments.reproduce import (
         download_missing,
@@ -130,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         read_experiments,
         reproduce,
     )
+    from promptcal.trainers.experiments.workspace import Workspace
     from promptcal.trainers.report.render import terminal
 
     log_to_terminal()

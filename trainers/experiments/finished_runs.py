@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ..report.measure import Measured
 from .definition import Experiment
 from .layouts.build import is_demo
-from .plan import PlannedRun, Workspace
+from .planned_run import PlannedRun
+from .workspace import Workspace
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from .layouts.build import DEMO, build_layout
 from .layouts.penalties import complexity
 from .layouts.theory import theory_tables
 from .layouts.verify import Verification
-from .plan import PlannedRun, Workspace
+from .planned_run import PlannedRun
+from .workspace import Workspace
 
 VERIFY = "verify.json"  # made by the experiment of that name
 

@@ -12,9 +12,10 @@ from ..config.layers import read_pairs
 from ..config.settings import effective_settings, find_setting, get_cfg_default, leaves
 from ..functional.significance import SD_ALIKE, SD_NEAR_ZERO, smallest_difference
 from ..registry import method_info
-from .plan import PlannedRun, Workspace, work_groups
+from .planned_run import PlannedRun, work_groups
 from .run_state import RunState
 from .timing import Estimate, estimate
+from .workspace import Workspace
 
 HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time",
          "disk"]

@@ -17,21 +17,15 @@ from ..report.measure import Measured
 from ..vlm import openai
 from ..vlm.loading import find_loader
 from .cluster import Cluster
+from .data_state import dataset_size, inspect_data
 from .definition import Experiment, add, read_all_experiments, read_experiment, zero_shot_only
 from .outcome import Outcome, write_index, write_outcome
-from .plan import (
-    PlannedRun,
-    WorkGroup,
-    Workspace,
-    check_folders,
-    dataset_size,
-    expand,
-    inspect_data,
-    select,
-    work_groups,
-)
+from .plan import check_folders, expand
+from .planned_run import PlannedRun, WorkGroup, work_groups
 from .run import run_groups
 from .run_state import RECORDS, few_log_lines
+from .selection import select
+from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from ...datasets.utils.progress import PlainProgress, progress_bar
 from ..coop import trained_prompt
 from ..registry import build_trainer
 from ..report.tensorboard_figures import write_tensorboard_figures
-from .plan import PlannedRun, WorkGroup
+from .planned_run import PlannedRun, WorkGroup
 
 logger = logging.getLogger(__name__)
 

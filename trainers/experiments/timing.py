@@ -13,7 +13,7 @@ import torch
 
 from ...datasets.utils.files import read_json
 from ..runs.record import RunRecord
-from .plan import PlannedRun
+from .planned_run import PlannedRun
 
 # Numbers in a feature, by backbone.
 WIDTHS = {"small": 128, "RN101": 512, "ViT-B/32": 512, "ViT-B/16": 512, "ViT-L/14": 768,

@@ -11,7 +11,7 @@ from ...report.choices import refers_to
 from ...report.differences import BASELINE, Differences
 from ...report.layout import Layout, TableSpec
 from ..definition import Experiment
-from ..plan import Workspace
+from ..workspace import Workspace
 from . import layout_fields
 
 DEMO = (

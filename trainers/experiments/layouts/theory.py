@@ -21,8 +21,10 @@ from ...functional.arrays import Array
 from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...runs.parts import chunks
+from ..definition import DatasetPlace
 from ..finished_runs import FinishedRuns
-from ..plan import DatasetPlace, Workspace, configure
+from ..plan import configure
+from ..workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
