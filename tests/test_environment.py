@@ -65,7 +65,8 @@ def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(checkout):
     assert "deprecated" not in first.stdout + first.stderr and "Collecting" not in first.stdout
     assert set_up(checkout, "demo").stdout == "done\n"
     assert "Environment ready." in set_up(checkout, "tests").stdout
-    assert [set_up(checkout, what).stdout for what in ("tests", "demo")] == ["done\n", "done\n"]
+    assert set_up(checkout, "tests").stdout == "done\n"
+    assert set_up(checkout, "demo").stdout == "done\n"
     assert (checkout / "calls").read_text().split() == [".", ".[dev]"]
 
 
@@ -131,8 +132,9 @@ def clone(tmp_path: Path) -> Path:
 
 
 def python(*args: object, cwd: Path) -> str:
-    done = subprocess.run([sys.executable, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": str(PROJECT / ".package")})
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / ".package")}
+    done = subprocess.run(
+        [sys.executable, *args], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,4 +1,7 @@
-"""The real command under real faults: kills, signals, damaged parts, full disks. Nothing is lost or counted twice."""
+"""The real command under real faults: nothing is lost or counted twice.
+
+Kills, signals, damaged parts and full disks.
+"""
 from __future__ import annotations
 
 import errno
@@ -38,8 +41,12 @@ def test_kill_9_at_random_moments(runs, tmp_path):
         before = parts_of(run)
         goal = len(before) + moments.choice((0, 1, 6))
         process = Process("train.py", *runs.arguments(run))
-        process.wait_for(lambda run=run, goal=goal: (run / "results.json").exists() or (
-            (run / "lock").exists() and len(parts_of(run)) >= goal))
+
+        def reached(run=run, goal=goal) -> bool:
+            has_begun = (run / "lock").exists() and len(parts_of(run)) >= goal
+            return has_begun or (run / "results.json").exists()
+
+        process.wait_for(reached)
         time.sleep(moments.uniform(0, 0.2))
         process.send_all(signal.SIGKILL)
         process.communicate()
@@ -54,7 +61,10 @@ def test_kill_9_at_random_moments(runs, tmp_path):
 
 
 @pytest.mark.parametrize(("sent", "status"), [
-    (signal.SIGTERM, 143), (signal.SIGUSR1, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
+    (signal.SIGTERM, 143),
+    (signal.SIGUSR1, 143),
+    pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+])
 def test_signals_end_the_run_in_order(runs, tmp_path, sent, status):
     run = tmp_path / "run"
     process = Process("train.py", *runs.arguments(run))
@@ -84,10 +94,11 @@ def test_a_second_process_on_the_same_folder_stops(runs, tmp_path):
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "foreign"])
 def test_damaged_parts_are_computed_again(runs, tmp_path, damage, monkeypatch):
-    run, real = tmp_path / "run", RunDir.write_part
+    run = tmp_path / "run"
+    write_part = RunDir.write_part
 
     def write_two(folder, *args):
-        real(folder, *args)
+        write_part(folder, *args)
         if len(parts_of(run)) == 2:
             raise KeyboardInterrupt
 
@@ -96,9 +107,12 @@ def test_damaged_parts_are_computed_again(runs, tmp_path, damage, monkeypatch):
         assert runs.here(run).returncode == 130
     victim = run / "parts" / sorted(parts_of(run))[0]
     content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 255
-    victim.write_bytes(content[:100] if damage == "cut" else content)
-    if damage == "foreign":
+    if damage == "flip":
+        content[len(content) // 2] ^= 255
+        victim.write_bytes(content)
+    elif damage == "cut":
+        victim.write_bytes(content[:100])
+    else:
         write_arrays(victim, index=np.array([35]), label=np.array([0]))
     runs.finish_here(run)
     runs.assert_whole(run)
@@ -116,17 +130,19 @@ def test_a_full_disk_ends_with_one_line_and_no_half_file(runs, tmp_path, limit, 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"error: cannot write {run / what}" in done.stderr and "free some space or choose another" in done.stderr
+    assert f"error: cannot write {run / what}" in done.stderr
+    assert "free some space or choose another" in done.stderr
     assert not list(run.rglob("*.part")) and not (run / "results.json").exists()
 
 
-READ_ONLY = "/sys/kernel/iommu_groups"  # an empty folder in which nobody can write, not even root
+READ_ONLY = Path("/sys/kernel/iommu_groups")  # an empty folder in which not even root can write
+needs_read_only = pytest.mark.skipif(not READ_ONLY.is_dir(), reason="needs a read-only folder")
+REFUSED = f"cannot write {READ_ONLY}/lock: Permission denied; choose another --output-dir"
 
 
 @pytest.mark.parametrize(("folder", "line"), [
     ("file/run", "error: cannot make folder"),
-    pytest.param(READ_ONLY, f"error: cannot write {READ_ONLY}/lock: Permission denied; choose another --output-dir",
-                 marks=pytest.mark.skipif(not Path(READ_ONLY).is_dir(), reason="needs a read-only folder")),
+    pytest.param(READ_ONLY, f"error: {REFUSED}", marks=needs_read_only),
 ])
 def test_an_output_folder_that_cannot_be_written(runs, tmp_path, folder, line):
     (tmp_path / "file").write_text("")
@@ -140,7 +156,8 @@ def test_an_output_folder_that_cannot_be_written(runs, tmp_path, folder, line):
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "use fewer TTA.EPISODES"),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "use fewer TTA.EPISODES"),
     (MemoryError(), "use fewer TTA.EPISODES"),
-    (torch.AcceleratorError("CUDA error: no access\nmore"), "the GPU has failed (CUDA error: no access); finished"),
+    (torch.AcceleratorError("CUDA error: no access\nmore"),
+     "the GPU has failed (CUDA error: no access); finished"),
     (OSError(errno.EMFILE, "Too many open files"), "raise `ulimit -n`"),
     (RuntimeError("can't start new thread"), "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1"),
 ], ids=["gpu memory", "cpu memory", "python", "gpu", "files", "threads"])
@@ -162,4 +179,5 @@ def test_only_resumable_commands_say_that_they_continue(capsys):
 
     assert outcome(main) == 130 and capsys.readouterr().err == "interrupted\n"
     assert outcome(resumable()(main)) == 130
-    assert capsys.readouterr().err == "interrupted; finished work is kept: the same command continues\n"
+    message = "interrupted; finished work is kept: the same command continues\n"
+    assert capsys.readouterr().err == message

@@ -7,7 +7,12 @@ from matplotlib.colors import to_hex
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
-from promptcal.trainers.report.figures.comparison import Pair, Point, draw_plane, merged_labels, pareto_front
+from promptcal.trainers.report.figures.comparison import (
+    Pair,
+    Point,
+    draw_plane,
+    pareto_front,
+)
 from promptcal.trainers.report.layout import Layout
 from promptcal.trainers.report.layout_figures import layout_figures
 from promptcal.trainers.report.write import write_figures
@@ -25,25 +30,40 @@ def bars(axes):
     return [patch for patch in axes.patches if patch.get_width() > 0]
 
 
+def heights(axes):
+    return [bar.get_height() for bar in bars(axes)]
+
+
+def texts(artists):
+    return [artist.get_text() for artist in artists]
+
+
+def colour(rgba):
+    return to_hex(rgba).upper()
+
+
 def test_a_diagram_shows_its_data(outcome):
     data = reliability.diagram("SoC", *outcome)
     assert data.ece == cal.ece(*outcome) and data.table.count.sum() == data.n == len(outcome[0])
     assert data.confidence - data.accuracy == pytest.approx(cal.signed_error(*outcome))
     top, strip = reliability.draw_grid({"SoC": {"UCF101": data}}).axes
     filled = data.table.count > 0
-    heights = sorted(bar.get_height() for bar in bars(top)[: filled.sum()])
-    np.testing.assert_allclose(heights, sorted(data.table.accuracy[filled]))
-    assert f"ECE {100 * data.ece:.1f}" in [text.get_text() for text in top.texts]
+    accuracies = heights(top)[: filled.sum()]
+    np.testing.assert_allclose(sorted(accuracies), sorted(data.table.accuracy[filled]))
+    assert f"ECE {100 * data.ece:.1f}" in texts(top.texts)
     np.testing.assert_allclose(strip.images[0].get_array()[0] ** 2, data.density)
-    assert to_hex(bars(top)[0].get_facecolor()).upper() == style.lighter(method_info("SoC").colour, 0.25)
+    expected = style.lighter(method_info("SoC").colour, 0.25)
+    assert colour(bars(top)[0].get_facecolor()) == expected
 
 
 def test_gaps_are_coloured_by_direction():
     data = reliability.diagram("SoC", np.array([0.3, 0.9]), np.array([1, 0]), bins=2)
     top = reliability.draw_grid({"SoC": {"UCF101": data}}).axes[0]
-    under, over = [bar for bar in bars(top) if bar.get_hatch()][::-1]
-    assert (to_hex(over.get_edgecolor()).upper(), over.get_height()) == (style.OVER, pytest.approx(0.9))
-    assert (to_hex(under.get_edgecolor()).upper(), under.get_height()) == (style.UNDER, pytest.approx(-0.7))
+    over, under = [bar for bar in bars(top) if bar.get_hatch()]
+    assert colour(over.get_edgecolor()) == style.OVER
+    assert over.get_height() == pytest.approx(0.9)
+    assert colour(under.get_edgecolor()) == style.UNDER
+    assert under.get_height() == pytest.approx(-0.7)
 
 
 def titles(figure):
@@ -57,9 +77,13 @@ def row_labels(figure):
 def test_a_grid_has_a_panel_per_method_and_data_set(outcome):
     data = reliability.diagram("SoC", *outcome)
     figure = reliability.draw_grid({"OTPT": {"DTD": data}, "SoC": {"DTD": data, "Pets": data}})
-    assert (titles(figure), row_labels(figure)) == (["DTD", "Pets"], ["O-TPT", "SoC"])  # also of the row with a gap
-    assert sum(bool(axes.patches) and not axes.images for axes in figure.axes) == 3
-    turned = reliability.draw_grid({"OTPT": {"Pets": data, "DTD": data}, "SoC": {"Pets": data}, "TPT": {"Pets": data}})
+    # Also of the row with a gap.
+    assert (titles(figure), row_labels(figure)) == (["DTD", "Pets"], ["O-TPT", "SoC"])
+    panels = [axes for axes in figure.axes if axes.patches and not axes.images]
+    assert len(panels) == 3
+    turned = reliability.draw_grid({
+        "OTPT": {"Pets": data, "DTD": data}, "SoC": {"Pets": data}, "TPT": {"Pets": data},
+    })
     assert (titles(turned), row_labels(turned)) == (["O-TPT", "SoC", "TPT"], ["Pets", "DTD"])
     names = ["ZeroShot", "TPT", "RTPT", "Penalty", "ZSNorm", "CTPT", "OTPT", "SoC"]
     long = reliability.draw_grid({name: {"DTD": data} for name in names})
@@ -71,59 +95,69 @@ def test_selection_matches_counting(outcome):
     confidence, correct = outcome
     data = cal.selective(confidence, correct, reliability.THRESHOLDS)
     figure = reliability.draw_selective({"ZeroShot": data, "SoC": data}, "DTD")
-    line, kept = figure.axes[0].lines[1], confidence > 0.5
-    assert dict(zip(line.get_xdata(), line.get_ydata(), strict=True))[0.5] == correct[kept].mean()
+    line = figure.axes[0].lines[1]
+    accuracy_above = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    assert accuracy_above[0.5] == correct[confidence > 0.5].mean()
     np.testing.assert_array_equal(figure.axes[1].lines[0].get_ydata(), data[1])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Zero-shot", "SoC"]
+    assert texts(figure.legends[0].get_texts()) == ["Zero-shot", "SoC"]
 
 
 def test_pairs_and_panels_show_their_values():
     groups = {"Pets": {"SoC": Pair(3, 2)}, "DTD": {"TPT": Pair(14, 10), "SoC": Pair(11, 9)}}
     figure = comparison.draw_pairs({"ECE (%)": groups}, "plain", "SaLS")
-    shown = bars(figure.axes[0])
-    assert [bar.get_height() for bar in shown] == [14, 10, 3, 2, 11, 9]
-    assert [bool(bar.get_hatch()) for bar in shown] == [False, True] * 3
-    assert [text.get_text() for text in figure.legends[0].get_texts()][:2] == ["TPT", "SoC"]  # the order of papers
-    panels = {"ECE (%)": {"": {"SoC": Pair(5.4, 6.6)}}, "accuracy (%)": {"": {"SoC": Pair(72.3, 71.8)}}}
+    assert heights(figure.axes[0]) == [14, 10, 3, 2, 11, 9]
+    assert [bool(bar.get_hatch()) for bar in bars(figure.axes[0])] == [False, True] * 3
+    assert texts(figure.legends[0].get_texts())[:2] == ["TPT", "SoC"]  # the order of papers
+    panels = {
+        "ECE (%)": {"": {"SoC": Pair(5.4, 6.6)}},
+        "accuracy (%)": {"": {"SoC": Pair(72.3, 71.8)}},
+    }
     left, right = comparison.draw_pairs(panels, "one step", "two steps", numbers=True).axes
-    assert [bar.get_height() for bar in bars(left)] == [5.4, 6.6] and left.get_ylim()[0] == 0
-    assert right.get_ylim()[0] > 60 and "axis does not start at 0" in [text.get_text() for text in right.texts]
+    assert heights(left) == [5.4, 6.6] and left.get_ylim()[0] == 0
+    assert right.get_ylim()[0] > 60 and "axis does not start at 0" in texts(right.texts)
 
 
 @pytest.mark.parametrize("groups", [1, 11])
 @pytest.mark.parametrize("methods", [("SoC",), ("TPT", "CTPT", "OTPT", "SoC")])
 def test_the_legend_of_pairs_is_not_cut_off(methods, groups):
-    row = {method: Pair(14, 10) for method in methods}
-    figure = comparison.draw_pairs({"ECE (%)": {f"set {n}": row for n in range(groups)}}, "plain", "with SaLS")
+    row = dict.fromkeys(methods, Pair(14, 10))
+    panel = dict.fromkeys([f"set {n}" for n in range(groups)], row)
+    figure = comparison.draw_pairs({"ECE (%)": panel}, "plain", "with SaLS")
     figure.draw_without_rendering()
     (legend,) = figure.legends
-    box, whole = legend.get_window_extent(), figure.bbox
-    assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and figure.bbox.y0 <= box.y0
 
 
 def test_a_sweep_is_a_path_in_order_of_lambda_and_near_points_share_a_label():
-    sweep = {30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05), 100.0: Point(72.6, 5.2)}
-    axes = draw_plane("", {"SoC": sweep}, {"TPT": Point(66, 9), "OTPT": Point(72.2, 5.25)}).axes[0]
+    sweep = {
+        30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05), 100.0: Point(72.6, 5.2),
+    }
+    others = {"TPT": Point(66, 9), "OTPT": Point(72.2, 5.25)}
+    axes = draw_plane("", {"SoC": sweep}, others).axes[0]
     assert axes.lines[0].get_xdata().tolist() == [70, 70.9, 71.8, 72.6]
-    assert [text.get_text() for text in axes.texts] == ["10", "20", "30", "100"]
+    assert texts(axes.texts) == ["10", "20", "30", "100"]
     near = {30.0: Point(77, 5), 40.0: Point(77.001, 5.001), 10.0: Point(70, 9)}
-    assert [text for text, _ in merged_labels(near, draw_plane("", {"SoC": near}, {}).axes[0])] == ["10", "30, 40"]
+    axes = draw_plane("", {"SoC": near}, {}).axes[0]
+    assert texts(axes.texts) == ["10", "30, 40"]
 
 
 def test_pareto_front_by_hand():
-    best, cheap, beaten = Point(80, 9), Point(70, 3), Point(69, 5)
-    assert pareto_front([beaten, best, cheap, Point(80, 12)]) == [cheap, best]
+    best = Point(80, 9)
+    cheap = Point(70, 3)
+    assert pareto_front([Point(69, 5), best, cheap, Point(80, 12)]) == [cheap, best]
 
 
 def test_prompts_are_sorted_by_their_worst_method():
     ece = {"bad": {"OTPT": 20.0, "SoC": 9.0}, "good": {"OTPT": 8.0, "SoC": 7.0}}
     axes = comparison.draw_prompts("DTD", ece).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["“good […]”", "“bad […]”"]
+    assert texts(axes.get_yticklabels()) == ["“good […]”", "“bad […]”"]
 
 
 def test_pair_errors_by_hand():
     p = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.6, 0.4]])
-    data = class_pairs.pair_errors(np.log(p), np.array([1, 1, 1, 0]), np.array([[1, 0.8], [0.8, 1]]))
+    label = np.array([1, 1, 1, 0])
+    data = class_pairs.pair_errors(np.log(p), label, np.array([[1, 0.8], [0.8, 1]]))
     assert (data.predicted.tolist(), data.label.tolist(), data.count.tolist()) == ([0], [1], [2])
     assert data.error == pytest.approx([0.8]) and data.similarity.tolist() == [0.8]
     none = class_pairs.pair_errors(np.eye(3) * 9, np.arange(3), np.eye(3))
@@ -134,17 +168,17 @@ def test_pair_errors_by_hand():
 
 def test_saved_as_png_and_pdf_and_the_same_twice(outcome, tmp_path, real_pictures):
     figure = reliability.draw_grid({"SoC": {"": reliability.diagram("SoC", *outcome)}})
-    first = [path.read_bytes() for path in style.save(figure, tmp_path / "a" / "figure.1")]
-    second = [path.read_bytes() for path in style.save(figure, tmp_path / "b" / "figure.1")]
-    assert first == second
-    assert first[0].startswith(b"\x89PNG") and first[1].startswith(b"%PDF")
+    png, pdf = style.save(figure, tmp_path / "a" / "figure.1")
+    png_again, pdf_again = style.save(figure, tmp_path / "b" / "figure.1")
+    assert png.read_bytes() == png_again.read_bytes() and pdf.read_bytes() == pdf_again.read_bytes()
+    assert png.read_bytes().startswith(b"\x89PNG") and pdf.read_bytes().startswith(b"%PDF")
 
 
 def test_every_method_has_its_own_colour_in_any_spelling():
-    own = [method_info(name).colour for name in TRAINER_REGISTRY]
-    assert len(set(own)) == len(own)
+    colours = [method_info(name).colour for name in TRAINER_REGISTRY]
+    assert len(set(colours)) == len(colours)
     assert method_info("O-TPT").colour == method_info("OTPT").colour == method_info("otpt").colour
-    assert method_info("MyMethod").colour not in own
+    assert method_info("MyMethod").colour not in colours
 
 
 def test_a_figure_in_the_page_is_short_and_keeps_its_text():
@@ -153,8 +187,8 @@ def test_a_figure_in_the_page_is_short_and_keeps_its_text():
         axes = figure.subplots()
         axes.plot([0.012345, 0.0456789], [1.23456789, 2.3456789])
         axes.set_xticks([0.0125, 0.0375], ["0.0125", "font-family: 0.0375;"])
-    long, text = style.encode(figure, "svg", 100).decode(), style.inline_svg(figure, "x")
-    assert len(text) < 0.7 * len(long)
+    text = style.inline_svg(figure, "x")
+    assert len(text) < 0.7 * len(style.encode(figure, "svg", 100))
     assert ">0.0125<" in text and ">font-family: 0.0375;<" in text
     assert not re.search(r'd="[^"]*\.\d{3}', text) and "url(#x-" in text
 

@@ -13,6 +13,8 @@ import pytest
 from promptcal.datasets.download.install import move
 from promptcal.datasets.utils.lock import OwnedLock
 
+from file_server import names
+
 
 @pytest.fixture
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,20 +39,21 @@ def test_downloads_need_no_locks(without_locks, tmp_path):
 
 @pytest.fixture
 def other_disk(tmp_path: Path):
-    if not os.access("/dev/shm", os.W_OK) or Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no second disk")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_data_set_whose_folder_is_on_another_disk(other_disk, tmp_path, kind, monkeypatch):
-    """`data/eurosat` may be a link to a larger disk. A copy that is cut off does not count as complete."""
+@pytest.mark.parametrize("image", ["forest/1.jpg", ""], ids=["folder", "file"])
+def test_a_data_set_whose_folder_is_on_another_disk(other_disk, tmp_path, image, monkeypatch):
+    """`data/eurosat` may be a link to a larger disk. A copy that is cut off is not complete."""
     (tmp_path / "eurosat").symlink_to(other_disk)
-    made, target = tmp_path / "made", tmp_path / "eurosat" / "images"
-    image = made / "forest" / "1.jpg" if kind == "folder" else made
-    image.parent.mkdir(parents=True, exist_ok=True)
-    image.write_text("an image")
+    source = tmp_path / "unpacked"
+    target = tmp_path / "eurosat" / "images"
+    (source / image).parent.mkdir(parents=True, exist_ok=True)
+    (source / image).write_text("an image")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -58,8 +61,8 @@ def test_a_data_set_whose_folder_is_on_another_disk(other_disk, tmp_path, kind, 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfile", full)
         with pytest.raises(OSError, match="No space"):
-            move(made, target)
-    assert not target.exists() and made.exists()
-    move(made, target)
-    assert (target if kind == "file" else target / "forest" / "1.jpg").read_text() == "an image"
-    assert [path.name for path in other_disk.iterdir()] == ["images"]
+            move(source, target)
+    assert not target.exists() and source.exists()
+    move(source, target)
+    assert (target / image).read_text() == "an image"
+    assert names(other_disk) == ["images"]

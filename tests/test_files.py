@@ -1,11 +1,10 @@
-"""Files that are there whole or not at all, however many write them, and locks that leave nothing
-behind."""
+"""Files that are there whole or not at all, however many write them."""
 from __future__ import annotations
 
 import io
 import os
-import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,18 +12,21 @@ from promptcal.datasets.utils.files import Damaged, read_arrays, write_arrays, w
 
 
 def test_many_writers_of_one_file(tmp_path, monkeypatch):
-    """In one process, and with one number on several machines: each text is whole, and no part
-    stays."""
+    """Each text is whole and no part stays, also with one process number on several machines."""
     monkeypatch.setattr(os, "getpid", lambda: 7)
-    texts = [letter * 200_000 for letter in "abcdef"]
-    threads = [threading.Thread(target=lambda text=text: [write_text(tmp_path / "x", text) for _ in range(5)])
-               for text in texts]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        if (tmp_path / "x").is_file():
-            assert (tmp_path / "x").read_text() in texts
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    file = tmp_path / "x"
+    texts = ["a" * 200_000, "b" * 200_000, "c" * 200_000, "d" * 200_000]
+
+    def write(text: str) -> None:
+        for _ in range(6):
+            write_text(file, text)
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        writers = [pool.submit(write, text) for text in texts]
+        while not all(writer.done() for writer in writers):
+            if file.is_file():
+                assert file.read_text() in texts
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_arrays_that_claim_more_than_there_is(tmp_path):
@@ -34,8 +36,9 @@ def test_arrays_that_claim_more_than_there_is(tmp_path):
     assert (tmp_path / "y.npz").stat().st_size < 1 << 20
     with pytest.raises(Damaged, match="would unpack to 100,000,"):
         read_arrays(tmp_path / "y.npz")
+    header = {"descr": "<f8", "fortran_order": False, "shape": (10 ** 15,)}
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (10 ** 15,)})
+    np.lib.format.write_array_header_1_0(buffer, header)
     with zipfile.ZipFile(tmp_path / "z.npz", "w") as archive:
         archive.writestr("a.npy", buffer.getvalue() + bytes(80))
     with pytest.raises(Damaged):

@@ -1,19 +1,20 @@
-"""FPP: noise on the tokens, the prompt against a plain version, its random streams, and its prompt file."""
+"""FPP: noise on the tokens, the prompt against a plain version, random streams, and the prompt file."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
+from promptcal.trainers import adapt, build_cfg, load_clip
 from promptcal.trainers.fpp import NOISE, class_weight, random_start
 from promptcal.trainers.functional.objectives import unit
 from promptcal.trainers.reference import encode_prompts
-from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import clip
@@ -36,28 +37,37 @@ def added_noise(embedding: torch.nn.Module, noise: torch.Tensor) -> Iterator[Non
 
 
 def noise_generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(int(np.random.SeedSequence([seed, NOISE]).generate_state(1)[0]))
+    (state,) = np.random.SeedSequence([seed, NOISE]).generate_state(1)
+    return torch.Generator().manual_seed(int(state))
+
+
+def prompts(names: Sequence[str]) -> torch.Tensor:
+    """Tokens of the hand-written prompts."""
+    return clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in names])
 
 
 def test_the_prompt_equals_a_plain_version(clip_model):
     steps = 12
-    tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in NAMES])
-    context = (0.141421 * torch.randn(4, 64, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    tokens = prompts(NAMES)
+    start = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    context = (0.141421 * start).requires_grad_()
     with torch.no_grad():
         target = encode_prompts(clip_model, tokens, clip_model.token_embedding(tokens[0, 1:5]))
-    optimizer, generator = torch.optim.AdamW([context], lr=0.01), noise_generator(0)
+    optimizer = torch.optim.AdamW([context], lr=0.01)
+    generator = noise_generator(0)
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = 1e-4 + (0.01 - 1e-4) * (1 + np.cos(np.pi * step / steps)) / 2
         noise = 0.141421 * torch.randn(4, 77, 64, generator=generator)
         noise[:, 1:5] *= 0.0707105 / 0.141421
         noisy = []
-        for some in noise:
-            with torch.no_grad(), added_noise(clip_model.token_embedding, some):
-                noisy.append(encode_prompts(clip_model, tokens, context + some[1:5]))
+        for sample in noise:
+            with torch.no_grad(), added_noise(clip_model.token_embedding, sample):
+                noisy.append(encode_prompts(clip_model, tokens, context + sample[1:5]))
         text = encode_prompts(clip_model, tokens, context)
-        cosine = torch.nn.functional.cosine_similarity(text[None], torch.stack(noisy), dim=-1).mean()
-        loss = target.shape[1] * (text - target).square().mean() - (1 + 15 / len(NAMES)) * cosine
+        cosine = F.cosine_similarity(text[None], torch.stack(noisy), dim=-1).mean()
+        distance = target.shape[1] * (text - target).square().mean()
+        loss = distance - (1 + 15 / len(NAMES)) * cosine
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -73,78 +83,97 @@ def test_start_and_noise_are_independent():
     assert abs(np.corrcoef(start, noise)[0, 1]) < 0.1
 
 
-def library(kind: str, folder: Path) -> tuple[str, torch.nn.Module, Callable[[], torch.Tensor]]:
-    """A small random model: its name here, the module that embeds its tokens, and a function that encodes whole prompts
-    with the library's own code."""
+class Library(NamedTuple):
+    """A small random model and the functions of the library that it comes from."""
+
+    name: str  # of the model here
+    embedding: torch.nn.Module  # of its tokens
+    encode: Callable[[], torch.Tensor]  # text features of `made_models.NAMES`
+
+
+def library(kind: str, folder: Path) -> Library:
     import made_models
     import test_hugging_face
 
-    where, _, kind = kind.partition(":")
-    if where == "openai":
-        model, names = random_clip(), [f"a photo of a {name.replace('_', ' ')}." for name in test_hugging_face.NAMES]
-        torch.save(openai_state(model), folder / "tiny.pt")
-        return str(folder / "tiny.pt"), model.token_embedding, lambda: unit(model.encode_text(clip.tokenize(names)))
-    if where == "open_clip":
+    source, _, kind = kind.partition(":")
+    if source == "openai":
+        model = random_clip()
+        path = folder / "tiny.pt"
+        torch.save(openai_state(model), path)
+        tokens = prompts(made_models.NAMES)
+        return Library(str(path), model.token_embedding, lambda: unit(model.encode_text(tokens)))
+    if source == "open_clip":
         name, model = made_models.make_open_clip(folder, kind)
-        return f"open_clip:{name}@{folder / kind}.pt", made_models.word_embedding(model), lambda: (
-            made_models.library_text(model, name, "a photo of a", test_hugging_face.NAMES))
+        return Library(
+            f"open_clip:{name}@{folder / kind}.pt", made_models.word_embedding(model),
+            lambda: made_models.library_text(model, name, "a photo of a", made_models.NAMES))
     model = test_hugging_face.make(folder, kind)
-    embedding = model.text_model.get_input_embeddings()
-    return f"hf:{folder}", embedding, lambda: test_hugging_face.library_text(model, folder, "a photo of a", kind)
+    return Library(
+        f"hf:{folder}", model.text_model.get_input_embeddings(),
+        lambda: test_hugging_face.library_text(model, folder, "a photo of a", kind))
 
 
-@pytest.mark.parametrize("kind", ["openai", "open_clip:siglip", "open_clip:bert", "open_clip:coca", "open_clip:eos",
-                                  "hf:siglip", "hf:bert", "hf:chinese", "hf:clip-new-eos"])
+@pytest.mark.parametrize("kind", [
+    "openai", "open_clip:siglip", "open_clip:bert", "open_clip:coca", "open_clip:eos",
+    "hf:siglip", "hf:bert", "hf:chinese", "hf:clip-new-eos",
+])
 def test_towers_of_every_family_take_noise(kind, tmp_path):
-    """Against the library's own tower, with the same noise added to its token embeddings; and a prompt is trained."""
-    pytest.importorskip("open_clip")
-    name, embedding, encode = library(kind, tmp_path)
-    backbone = as_backbone(load_clip(name, "cpu"))
-    names = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
-    own = class_tokens(names, backbone.tokenizer)
+    """As the library's own tower with the same noise on its embeddings; and a prompt is trained."""
+    made_models = pytest.importorskip("made_models")
+    theirs = library(kind, tmp_path)
+    backbone = as_backbone(load_clip(theirs.name, "cpu"))
+    tokens = class_tokens(made_models.NAMES, backbone.tokenizer)
     context = initial_context(backbone, "a photo of a")
-    noise = torch.randn(2, backbone.context_length, context.shape[1], generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(2, backbone.context_length, context.shape[1], generator=generator)
     expected = []
-    for some in noise:
-        with added_noise(embedding, some):
-            expected.append(encode())
-    for group, shape in ((0, (2, -1, -1)), (2, (2, -1, -1)), (0, (2, 5, -1, -1))):  # at once, in groups, per class
-        noisy = TextEncoder(backbone, own, budget=classes_at_once(group)).text(context.expand(shape), noise)
+    for sample in noise:
+        with added_noise(theirs.embedding, sample):
+            expected.append(theirs.encode())
+    assert (expected[0] - expected[1]).norm() > 0.05 < (expected[0] - theirs.encode()).norm()
+    at_once = (0, (2, -1, -1))
+    in_groups = (2, (2, -1, -1))
+    per_class = (0, (2, 5, -1, -1))
+    for group, shape in (at_once, in_groups, per_class):
+        encoder = TextEncoder(backbone, tokens, budget=classes_at_once(group))
+        noisy = encoder.text(context.expand(shape), noise)
         torch.testing.assert_close(noisy, torch.stack(expected), atol=1e-4, rtol=0)
-    assert (expected[0] - expected[1]).norm() > 0.05 < (expected[0] - encode()).norm()
-    prompts = [make_trainer("FPP", backbone, "TRAINER.FPP.STEPS", steps, names=names).clip for steps in (1, 20)]
-    first, last = ((prompt.text - prompt.zero_shot_text).square().sum(-1).mean() for prompt in prompts)
-    assert last < first
+
+    distances = []
+    for steps in (1, 20):
+        opts = ("TRAINER.FPP.STEPS", steps)
+        prompt = make_trainer("FPP", backbone, *opts, names=made_models.NAMES).clip
+        distances.append((prompt.text - prompt.zero_shot_text).square().sum(-1).mean())
+    assert distances[1] < distances[0]
 
 
 def test_zero_shot_and_cots_refer_to_the_hand_written_prompt(clip_model):
     views = make_views(views=64)
-    tuned, untuned = (adapt("FPP", clip_model, NAMES, views, opts=[*SHORT, "TTA.STEPS", steps]) for steps in (1, 0))
+    tuned = adapt("FPP", clip_model, NAMES, views, opts=[*SHORT, "TTA.STEPS", 1])
+    untuned = adapt("FPP", clip_model, NAMES, views, opts=[*SHORT, "TTA.STEPS", 0])
     plain = adapt("ZeroShot", clip_model, NAMES, views).logits
     torch.testing.assert_close(tuned.zero_shot_logits, plain, atol=1e-4, rtol=0)
     assert (tuned.logits - plain).abs().max() > 0.1 and (untuned.columns["cots_tau"] != 1).all()
     assert (tuned.columns["cots_tau"] - untuned.columns["cots_tau"]).abs().max() > 1e-3
 
 
-def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path):
-    def run(method: str, folder: str, *opts: object) -> np.ndarray:
-        build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
-            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
-            "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
-        return read_predictions(tmp_path / folder)["logits"]
-
-    expected = run("FPP", "fpp", *SHORT)
-    assert np.array_equal(run("FPP", "again", *SHORT), expected)
-    assert not np.array_equal(run("FPP", "seed", *SHORT, "SEED", 1), expected)
-    start = ("MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "fpp"))
-    assert read_context(start[1]).context.shape == (4, 64)
-    np.testing.assert_allclose(run("TPT", "tpt", *start), expected, atol=1e-4)
+def test_every_method_starts_from_its_file(run_method, tmp_path):
+    expected = run_method("FPP", tmp_path / "fpp", *SHORT)["logits"]
+    assert np.array_equal(run_method("FPP", tmp_path / "again", *SHORT)["logits"], expected)
+    other_seed = run_method("FPP", tmp_path / "seed", *SHORT, "SEED", 1)
+    assert not np.array_equal(other_seed["logits"], expected)
+    prompt = find_prompt(tmp_path / "fpp")
+    assert read_context(prompt).context.shape == (4, 64)
+    tpt = run_method("TPT", tmp_path / "tpt", "MODEL.INIT_WEIGHTS", prompt)
+    np.testing.assert_allclose(tpt["logits"], expected, atol=1e-4)
     for method in ("SoC", "TPS", "MTA"):
-        assert np.isfinite(run(method, method, *start)).all()
+        predictions = run_method(method, tmp_path / method, "MODEL.INIT_WEIGHTS", prompt)
+        assert np.isfinite(predictions["logits"]).all()
 
 
 @pytest.mark.parametrize(("opts", "message"), [
-    (["MODEL.INIT_WEIGHTS", "x.pt"], "FPP makes its own prompt"), (["TRAINER.FPP.NOISES", 0], "at least 1"),
+    (["MODEL.INIT_WEIGHTS", "x.pt"], "FPP makes its own prompt"),
+    (["TRAINER.FPP.NOISES", 0], "at least 1"),
     (["TRAINER.FPP.START", "zero"], "one of random, words"),
     (["TRAINER.COOP.CLASS_TOKEN_POSITION", "front"], "end: FPP's noise depends on token positions"),
 ])

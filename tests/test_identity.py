@@ -1,5 +1,4 @@
-"""Which images a run uses: known by content, with copies numbered and corruptions of one image
-kept together."""
+"""Which images a run uses: known by content, copies numbered, corruptions of one image together."""
 from __future__ import annotations
 
 import importlib
@@ -46,7 +45,8 @@ def test_the_same_images_elsewhere_are_the_same(tmp_path):
     here = folder_identity(first)
     there = folder_identity(second)
     assert here.images == there.images and here.listing == there.listing
-    assert np.array_equal(here.digests, there.digests) and np.array_equal(here.clusters, there.clusters)
+    assert np.array_equal(here.digests, there.digests)
+    assert np.array_equal(here.clusters, there.clusters)
 
 
 @pytest.mark.parametrize("change", ["pixels", "label", "order", "fewer"])
@@ -100,10 +100,12 @@ def test_cifars_images_are_known_by_their_pixels(tmp_path):
 
 def corrupted_sets(name: str, root: Path) -> list[Dataset]:
     """The clean set first, then other corruptions and severities of it."""
+    corrupted = f"{name}C"
+    corruptions = (("fog", 3), ("fog", 5), ("snow", 5))
     if name == "LandCover":
-        return [build_dataset("LandCover", ""), build_dataset("LandCover", "", corruption="fog", severity=3),
-                build_dataset("LandCover", "", corruption="contrast", severity=5)]
-    if name == "ImageNet":
+        corrupted = name
+        corruptions = (("fog", 3), ("contrast", 5))
+    elif name == "ImageNet":
         images = root / "imagenet" / "images" / "val"
         build_imagenet("ImageNet", images)
         for path in images.rglob("*.JPEG"):
@@ -115,9 +117,10 @@ def corrupted_sets(name: str, root: Path) -> list[Dataset]:
     else:
         build_cifar(root, int(name[5:]))
         build_cifar_c(root, ["fog", "snow"], int(name[5:]))
-    return [build_dataset(name, root), build_dataset(f"{name}C", root, corruption="fog", severity=3),
-            build_dataset(f"{name}C", root, corruption="fog", severity=5),
-            build_dataset(f"{name}C", root, corruption="snow", severity=5)]
+    datasets = [build_dataset(name, root)]
+    for corruption, severity in corruptions:
+        datasets.append(build_dataset(corrupted, root, corruption=corruption, severity=severity))
+    return datasets
 
 
 @pytest.mark.parametrize("name", ["LandCover", "ImageNet", "CIFAR10", "CIFAR100"])
@@ -137,15 +140,18 @@ def test_other_splits_and_sets_are_other_clusters(tmp_path):
     ten = build_dataset("CIFAR10", tmp_path)
     hundred = build_dataset("CIFAR100", tmp_path)
     land = build_dataset("LandCover", "")
-    identities = [identity_of(ten), identity_of(ten, "train"), identity_of(hundred), identity_of(land),
-                  identity_of(land, "val"), identity_of(build_dataset("LandCoverShift", ""))]
+    identities = [
+        identity_of(ten), identity_of(ten, "train"), identity_of(hundred), identity_of(land),
+        identity_of(land, "val"), identity_of(build_dataset("LandCoverShift", "")),
+    ]
     clusters = [rows(identity.clusters) for identity in identities]
     assert len(set.union(*clusters)) == sum(map(len, clusters))
 
 
 def test_images_of_a_patient_are_one_cluster(tmp_path):
     dataset = build_dataset("ImageFolder", make_image_folder(tmp_path))
-    dataset.test = [replace(item, group=f"patient {number % 5}") for number, item in enumerate(dataset.test)]
+    for number, item in enumerate(dataset.test):
+        dataset.test[number] = replace(item, group=f"patient {number % 5}")
     identity = identity_of(dataset)
     assert len(rows(identity.clusters)) == 5 and len(rows(identity.digests)) == 12
     assert np.array_equal(identity.clusters[0], identity.clusters[5])
@@ -181,22 +187,23 @@ def plugin(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: int, source: s
 
 
 def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path, monkeypatch):
-    """A module of its folder counts as well. A reader that changes no image has those of its
-    files."""
+    """A module of its folder counts as well. A reader that changes no image has its files' identity."""
     images = make_image_folder(tmp_path / "images")
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    plain = folder_identity(images)
-    seen = {"Reduced": [plain.images], "Tiles": [identity_of(build_dataset("LandCover", "")).images], "Listed": []}
-    for number, (levels, source) in enumerate([(2, PLUGIN), (3, PLUGIN), (3, f"{PLUGIN}\n# edited"), (2, PLUGIN)]):
+    plain = folder_identity(images).images
+    tiles = identity_of(build_dataset("LandCover", "")).images
+    hashes = {"Reduced": [plain], "Tiles": [tiles], "Listed": []}
+    edited = f"{PLUGIN}\n# edited"
+    for number, (levels, source) in enumerate([(2, PLUGIN), (3, PLUGIN), (3, edited), (2, PLUGIN)]):
         folder = tmp_path / str(number)
         folder.mkdir()
         readers = plugin(folder, monkeypatch, levels, source)
-        for name, hashes in seen.items():
-            hashes.append(identity_of(getattr(readers, name)(images)).images)
+        for name, hashes_of_reader in hashes.items():
+            hashes_of_reader.append(identity_of(getattr(readers, name)(images)).images)
     for name in ("Reduced", "Tiles"):
-        # The same files in another folder.
-        assert len(set(seen[name])) == 4 and seen[name][1] == seen[name][4], name
-    assert set(seen["Listed"]) == {plain.images}
+        # The first and the last are the same files in another folder.
+        assert len(set(hashes[name])) == 4 and hashes[name][1] == hashes[name][4], name
+    assert set(hashes["Listed"]) == {plain}
 
 
 class Drawn(Dataset):
@@ -206,7 +213,10 @@ class Drawn(Dataset):
         super().__init__(root)
         self.classnames = ["dark", "bright"]
         datum = build_dataset("LandCover", "").test[0]
-        self.test = [replace(datum, impath=str(root / "shades" / str(n)), label=n // 2) for n in range(4)]
+        self.test = []
+        for n in range(4):
+            path = root / "shades" / str(n)
+            self.test.append(replace(datum, impath=str(path), label=n // 2))
 
     def read_image(self, datum) -> Image.Image:
         return Image.new("RGB", (40, 40), (int(Path(datum.impath).name) * 60,) * 3)
@@ -231,7 +241,8 @@ def test_bad_and_missing_files_have_an_identity(tmp_path):
     gone.unlink()
     bad = identity_of(dataset)
     assert bad.missing == [str(gone)] and len(rows(bad.digests)) == 12
-    assert [number for number in range(12) if not np.array_equal(good.digests[number], bad.digests[number])] == [4, 8]
+    changed = (good.digests != bad.digests).any(axis=1)
+    assert np.flatnonzero(changed).tolist() == [4, 8]
     with pytest.raises(DataError, match="1 of 12 images are missing"):
         fingerprint(dataset, dataset.test)
     victim.write_bytes(image_bytes)
@@ -257,7 +268,8 @@ def test_images_that_two_splits_share_are_found_by_content(tmp_path):
     dataset = build_dataset("ImageFolder", tmp_path)
     val = identity_of(dataset, "val")
     test = identity_of(dataset)
-    assert shared_images(val, test) == [*range(12), 12] and shared_images(test, val) == list(range(12))
-    assert [item.impath.rpartition("/")[2] for item in dataset.val][12] == "copy.png"
+    assert shared_images(val, test) == [*range(12), 12]
+    assert shared_images(test, val) == list(range(12))
+    assert Path(dataset.val[12].impath).name == "copy.png"
     assert shared_images(identity_of(dataset, "val", [13, 14]), test) == []
     assert shared_images(val, identity_of(dataset, indices=[3])) == [3]

@@ -32,18 +32,21 @@ def test_an_image_is_encoded_alike_at_any_place_in_a_batch(clip_model, monkeypat
 
 
 def test_out_of_memory_halves_the_views_for_good(monkeypatch, caplog):
-    model, views, sizes, limit = random_clip(), torch.randn(2, 5, 3, 32, 32), [], 4
-    expected = encode_views(OpenAIBackbone(model), views)
-    real = OpenAIBackbone.encode_pixels
+    backbone = OpenAIBackbone(random_clip())
+    views = torch.randn(2, 5, 3, 32, 32)
+    expected = encode_views(backbone, views)
+    limit = 4
+    sizes = []
+    encode_pixels = OpenAIBackbone.encode_pixels
 
     def limited(backbone, pixels):
         sizes.append(len(pixels))
         if len(pixels) > limit:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(backbone, pixels)
+        return encode_pixels(backbone, pixels)
 
     monkeypatch.setattr(OpenAIBackbone, "encode_pixels", limited)
-    backbone, budget = OpenAIBackbone(model), Budget(episodes=1, classes=1, views=256)
+    budget = Budget(episodes=1, classes=1, views=256)
     shrunk = encode_views(backbone, views, budget=budget)
     torch.testing.assert_close(shrunk, expected, atol=1e-5, rtol=0)
     assert sizes[-3:] == [4, 4, 2] and "out of memory: 4 views at once from here on" in caplog.text

@@ -1,4 +1,4 @@
-"""The loader's threads: any number of them gives the same images in the same order, and they end with their caller."""
+"""The loader's threads: any number of them gives the same images, and they end with their caller."""
 from __future__ import annotations
 
 import _thread
@@ -30,15 +30,22 @@ def pool_threads() -> list[str]:
 def test_threads_and_order_change_no_view(image_folder):
     dataset = build_dataset("ImageFolder", image_folder)
     maker = ViewMaker(5, 16, augmix=True, seed=0)
-    found: dict[int, torch.Tensor] = {}
-    orders = [[0, 1, 2], [3, 4, 5, 6]], [[6, 5], [4], [3, 2, 1, 0]], [[k] for k in range(7)]
-    for threads, batches in zip((0, 1, 3), orders, strict=True):
-        loaded = load_batches(lambda index: dataset.read_image(dataset.test[index]), maker, batches, threads)
-        for batch, places in zip(loaded, batches, strict=True):
-            assert batch.index == list(places)
+
+    def read(index: int):
+        return dataset.read_image(dataset.test[index])
+
+    views_of: dict[int, torch.Tensor] = {}
+    for threads, batches in (
+        (0, [[0, 1, 2], [3, 4, 5, 6]]),
+        (1, [[6, 5], [4], [3, 2, 1, 0]]),
+        (3, [[0], [1], [2], [3], [4], [5], [6]]),
+    ):
+        loaded = list(load_batches(read, maker, batches, threads))
+        assert [batch.index for batch in loaded] == batches
+        for batch in loaded:
             for index, views in zip(batch.index, batch.made, strict=True):
-                assert torch.equal(found.setdefault(index, views), views)
-    assert sorted(found) == list(range(7))
+                assert torch.equal(views_of.setdefault(index, views), views)
+    assert sorted(views_of) == [0, 1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -51,9 +58,9 @@ def test_images_ahead_are_bounded_and_in_order(threads):
         time.sleep(waits[index])
         return 10 * number
 
-    batches = [range(start, start + 4) for start in range(0, 60, 4)]
-    for n, batch in enumerate(load_batches(read_number, make, batches, threads)):
-        assert batch == LoadedBatch(list(batches[n]), [10 * index for index in batches[n]], {})
+    batches = np.arange(60).reshape(15, 4)
+    for n, batch in enumerate(load_batches(read_number, make, batches.tolist(), threads)):
+        assert batch == LoadedBatch(batches[n].tolist(), (10 * batches[n]).tolist(), {})
         assert len(begun) <= 4 * (n + 1) + 2 * threads
     assert len(begun) == 60 and not pool_threads()
 
@@ -72,28 +79,34 @@ def test_unreadable_images_are_collected(threads):
 
 def test_a_caller_that_stops_early_ends_the_threads():
     begun = []
-    batches = load_batches(read_number, lambda number, index: begun.append(index), [[k] for k in range(99)], 2)
+    batches = load_batches(read_number, lambda _, index: begun.append(index), [[0]] * 99, 2)
     next(batches)
     batches.close()
     assert len(begun) <= 6 and not pool_threads()
 
 
-@pytest.mark.parametrize("how", ["error", "Ctrl-C"])
-def test_errors_and_ctrl_c_end_the_threads(how, request):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell job starts with it ignored
+def raise_error():
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(("fault", "expected"), [
+    (raise_error, torch.OutOfMemoryError),
+    (_thread.interrupt_main, KeyboardInterrupt),
+])
+def test_errors_and_ctrl_c_end_the_threads(fault, expected, request):
+    # It is ignored where the tests are a background job of a shell.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     begun = []
 
     def make(number: int, index: int) -> int:
         begun.append(index)
-        if index == 3 and how == "error":
-            raise torch.OutOfMemoryError("CUDA out of memory")
         if index == 3:
-            _thread.interrupt_main()
+            fault()
         time.sleep(0.05)
         return number
 
-    with pytest.raises(torch.OutOfMemoryError if how == "error" else KeyboardInterrupt):
+    with pytest.raises(expected):
         list(load_batches(read_number, make, [range(1000)], 2))
     assert len(begun) < 20 and not pool_threads()
 

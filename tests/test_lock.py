@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,7 +51,9 @@ def test_a_dead_owner_is_replaced(tmp_path, dead_pid):
         take(tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"system": "another container of the same name"}])
+@pytest.mark.parametrize("change", [
+    {"host": "elsewhere"}, {"system": "another container of the same name"},
+])
 def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path, change, dead_pid):
     """Its process number means nothing here. A touch from the future, after a clock was set back,
     is a touch."""
@@ -77,7 +79,9 @@ def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path):
         sleeper.wait()
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}'])
+@pytest.mark.parametrize("content", [
+    "", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}',
+])
 def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path, content):
     """Its owner may be about to write it."""
     (tmp_path / "lock").write_text(content.replace("HERE", FolderLock(tmp_path).owner["host"]))
@@ -126,8 +130,10 @@ def test_processes_that_find_the_same_dead_owner(tmp_path, dead_pid):
     changes the number."""
     (tmp_path / "number").write_text("0")
     write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": dead_pid})
-    processes = [subprocess.Popen([sys.executable, "-c", COUNT, tmp_path]) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    command = [sys.executable, "-c", COUNT, tmp_path]
+    processes = [subprocess.Popen(command) for _ in range(4)]
+    for process in processes:
+        assert process.wait(60) == 0
     assert (tmp_path / "number").read_text() == "100"
 
 
@@ -159,13 +165,11 @@ def test_one_at_a_time(tmp_path, monkeypatch):
                 time.sleep(0.0005)
                 inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(work) for _ in range(8)]
+    for worker in workers:
+        worker.result()
     assert most == 1 and list(tmp_path.iterdir()) == []
-
 
 
 def test_where_processes_cannot_be_asked_for_silence_counts(tmp_path, dead_pid, monkeypatch):

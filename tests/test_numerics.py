@@ -1,15 +1,15 @@
 """The numbers of a run do not depend on threads or cores, so that `python` and `torchrun` agree."""
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
-from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers import build_cfg
 from promptcal.trainers.config.settings import setting_words
-from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.numerics import Numerics, fixed_numerics, in_parallel
 
 CPU = torch.device("cpu")
@@ -22,19 +22,16 @@ def set_threads() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("trainer", ["SoC", "OTPT"])
-def test_any_number_of_threads_gives_the_same_bits(
-    set_threads, clip_file, image_folder, tmp_path, trainer,
-):
-    found = []
-    for number in (1, 2, 5):
+def test_any_number_of_threads_gives_the_same_bits(set_threads, run_method, tmp_path, trainer):
+    expected = run_method(trainer, tmp_path / "1")
+    for number in (2, 5):
         set_threads(number)
-        results = build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
-            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / str(number),
-            "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 16])).run()
-        assert results["threads"] == 1 and torch.get_num_threads() == number
-        found.append(read_predictions(tmp_path / str(number)))
-    for other in found[1:]:
-        assert all(np.array_equal(other[name], column) for name, column in found[0].items())
+        predictions = run_method(trainer, tmp_path / str(number))
+        assert torch.get_num_threads() == number
+        for name, column in expected.items():
+            assert np.array_equal(predictions[name], column), name
+        results = json.loads((tmp_path / str(number) / "results.json").read_text())
+        assert results["threads"] == 1
 
 
 def test_pieces_run_on_as_many_cores_as_there_are(set_threads):
@@ -45,18 +42,25 @@ def test_pieces_run_on_as_many_cores_as_there_are(set_threads):
         barrier.wait(timeout=20)  # fails unless three run together
         return number, torch.get_num_threads()
 
+    def thread_of(number: int) -> int:
+        return threading.get_ident()
+
+    def threads_within(number: int) -> list[int]:
+        return in_parallel(thread_of, range(4), CPU)
+
     with fixed_numerics():
         assert in_parallel(piece, range(3), CPU) == [(0, 1), (1, 1), (2, 1)]
-        within = in_parallel(lambda _: in_parallel(lambda _: threading.get_ident(), range(4), CPU), range(2), CPU)
+        for threads in in_parallel(threads_within, range(2), CPU):
+            assert len(set(threads)) == 1  # no pool inside the pool
         with pytest.raises(ZeroDivisionError):
             in_parallel(lambda number: 1 / number, [1, 0, 1, 1], CPU)
-    assert all(len(set(idents)) == 1 for idents in within)  # no pool inside the pool
     assert torch.get_num_threads() == 3
 
 
 def test_callers_in_several_threads_get_their_settings_back(set_threads):
     set_threads(4)
-    first, second = threading.Event(), threading.Event()
+    first = threading.Event()
+    second = threading.Event()
 
     def early() -> None:
         with fixed_numerics():
@@ -74,8 +78,9 @@ def test_callers_in_several_threads_get_their_settings_back(set_threads):
 
 
 def test_precision_of_products_and_anomaly_detection_are_pinned():
-    """A caller may allow TF32 or bf16 in fp32 products; a run does not, and gives the setting back."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    """A caller may allow TF32 or bf16 in fp32 products; a run does not, and restores the setting."""
+    precision = torch.get_float32_matmul_precision()
+    allow_tf32 = torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.allow_tf32 = True
     try:
@@ -84,21 +89,21 @@ def test_precision_of_products_and_anomaly_detection_are_pinned():
             assert not torch.backends.cudnn.allow_tf32 and not torch.is_anomaly_enabled()
         assert torch.get_float32_matmul_precision() == "medium" and torch.backends.cudnn.allow_tf32
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = allow_tf32
 
 
 def test_numerics_state_what_is_in_use():
-    numerics = Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu", "MODEL.PREC", "bf16"]))
+    cfg = build_cfg("SoC", opts=["DEVICE", "cpu", "MODEL.PREC", "bf16"])
+    numerics = Numerics.from_settings(cfg)
     assert (numerics.device.type, numerics.precision, numerics.tf32) == ("cpu", "bf16", False)
     assert Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu"])).precision == "fp32"
 
 
-def test_bf16_is_warned_of_and_in_the_label(clip_file, image_folder, tmp_path, caplog):
-    for precision, warns in (("fp32", False), ("bf16", True)):
-        caplog.clear()
-        build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", opts=[
-            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "MODEL.PREC", precision,
-            "OUTPUT_DIR", tmp_path / precision, "DEVICE", "cpu"])).run()
-        assert ("bf16 has moved probabilities" in caplog.text) == warns
+def test_bf16_is_warned_of_and_in_the_label(run_method, tmp_path, caplog):
+    warning = "bf16 has moved probabilities"
+    run_method("ZeroShot", tmp_path / "fp32", "DEVICE", "cpu", "MODEL.PREC", "fp32")
+    assert warning not in caplog.text
+    run_method("ZeroShot", tmp_path / "bf16", "DEVICE", "cpu", "MODEL.PREC", "bf16")
+    assert warning in caplog.text
     assert setting_words("MODEL.PREC", "bf16") == "bf16 (coarse rounding)"

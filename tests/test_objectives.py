@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ def test_entropies():
     mean = logits.softmax(-1).mean(-2)
     torch.testing.assert_close(obj.marginal_entropy(logits), -(mean * mean.log()).sum(-1))
     impossible = torch.tensor([[0.0, -1e30], [0.0, -1e30]])
-    assert obj.marginal_entropy(impossible).item() == 0 and gradient(obj.marginal_entropy, impossible).isfinite().all()
+    assert obj.marginal_entropy(impossible).item() == 0
+    assert gradient(obj.marginal_entropy, impossible).isfinite().all()
 
 
 def test_selection_keeps_the_lowest_entropies_and_does_not_prefer_the_plain_view():
@@ -51,15 +53,20 @@ def test_selection_keeps_the_lowest_entropies_and_does_not_prefer_the_plain_view
 def test_dispersion_equals_a_loop():
     text = unit_rows(7)
     centroid = sum(text) / 7
-    torch.testing.assert_close(obj.dispersion(text), sum((t - centroid).square().sum().sqrt() for t in text) / 7)
+    total = 0
+    for row in text:
+        total += (row - centroid).square().sum().sqrt()
+    torch.testing.assert_close(obj.dispersion(text), total / 7)
 
 
 @pytest.mark.parametrize("classes", [2, 10, 40])
 def test_closed_orthogonality_equals_the_cubic_form(classes):
     text = unit_rows(classes, seed=classes)
-    assert obj.orthogonality(text).item() == pytest.approx(cubic_orthogonality(text).item(), rel=1e-14)
-    assert reference.orthogonality(text).item() == pytest.approx(cubic_orthogonality(text).item(), rel=1e-14)
-    ours, cubic = gradient(obj.orthogonality, text), gradient(cubic_orthogonality, text)
+    expected = pytest.approx(cubic_orthogonality(text).item(), rel=1e-14)
+    assert obj.orthogonality(text).item() == expected
+    assert reference.orthogonality(text).item() == expected
+    ours = gradient(obj.orthogonality, text)
+    cubic = gradient(cubic_orthogonality, text)
     assert ((ours - cubic).norm() / cubic.norm()).item() < 1e-13
 
 
@@ -70,7 +77,8 @@ def test_closed_orthogonality_is_finite_where_the_reflector_vanishes():
 
 
 def test_gradients_that_the_paper_states():
-    text, delta = unit_rows(8), 0.4
+    text = unit_rows(8)
+    delta = 0.4
     hollow = (text @ text.T).fill_diagonal_(0)
     # ∇_i = 2 Σ_{k≠i} s_ik t_k counts each pair once, ‖S − I‖² twice.
     torch.testing.assert_close(gradient(obj.frobenius_orthogonality, text), 2 * 2 * hollow @ text)
@@ -81,8 +89,10 @@ def test_gradients_that_the_paper_states():
 
 def test_huber_and_percentile_equal_torch():
     s = torch.linspace(0, 1, 101, dtype=torch.float64)
-    torch.testing.assert_close(obj.huber(s, 0.3), F.huber_loss(s, torch.zeros_like(s), delta=0.3, reduction="none"))
-    assert obj.huber(torch.tensor(-0.8), 0.3).item() == pytest.approx(0.32)  # quadratic below δ, as printed
+    expected = F.huber_loss(s, torch.zeros_like(s), delta=0.3, reduction="none")
+    torch.testing.assert_close(obj.huber(s, 0.3), expected)
+    # Quadratic below δ, as printed.
+    assert obj.huber(torch.tensor(-0.8), 0.3).item() == pytest.approx(0.32)
     assert (obj.huber(s, 0.0) == 0).all()
     values = torch.rand(3, 57, dtype=torch.float64)
     for percentile in (0, 20, 33.3, 50, 100):
@@ -108,9 +118,13 @@ def test_semantic_separation_equals_finite_differences(norm, statistics):
     old_delta = np.percentile(normalised(*old), 20)
 
     def value(t: np.ndarray) -> float:
-        s, *edges = known(t)
-        x = normalised(s, *(old[1:] if statistics == "detached" else edges))
-        delta = np.percentile(x, 20) if statistics == "flow_delta" else old_delta
+        s, low, high = known(t)
+        if statistics == "detached":
+            _, low, high = old
+        x = normalised(s, low, high)
+        delta = old_delta
+        if statistics == "flow_delta":
+            delta = np.percentile(x, 20)
         return np.where(x <= delta, x**2 / 2, delta * (x - delta / 2)).mean()
 
     slope = np.empty(text.shape)
@@ -118,9 +132,11 @@ def test_semantic_separation_equals_finite_differences(norm, statistics):
         step = np.zeros(text.shape)
         step[place] = 1e-6
         slope[place] = (value(text.numpy() + step) - value(text.numpy() - step)) / 2e-6
-    ours = gradient(lambda t: obj.semantic_separation(t, 20, norm, statistics), text)
+    separation = partial(
+        obj.semantic_separation, percentile=20, normalisation=norm, statistics=statistics)
+    ours = gradient(separation, text)
     torch.testing.assert_close(ours, torch.from_numpy(slope), rtol=1e-5, atol=1e-8)
-    assert obj.semantic_separation(text, 20, norm, statistics).item() == pytest.approx(value(text.numpy()))
+    assert separation(text).item() == pytest.approx(value(text.numpy()))
 
 
 @each_norm
@@ -137,36 +153,42 @@ def test_semantic_separation_is_finite_where_similarities_do_not_differ(text, no
 
 
 def test_balance():
-    loss, penalty = torch.tensor([0.8, 2.0, 0.0], requires_grad=True), torch.tensor([0.2, -4.0, 0.0])
+    loss = torch.tensor([0.8, 2.0, 0.0], requires_grad=True)
+    penalty = torch.tensor([0.2, -4.0, 0.0])
     expected = {"inverse": [4.0, 0.5, 0.0], "ratio": [0.25, 2.0, 0.0], "none": [1.0, 1.0, 1.0]}
     for scale, weights in expected.items():
-        found = obj.balance(loss, penalty, scale)
-        assert not found.requires_grad
-        torch.testing.assert_close(found, torch.tensor(weights))
+        balance = obj.balance(loss, penalty, scale)
+        assert not balance.requires_grad
+        torch.testing.assert_close(balance, torch.tensor(weights))
 
 
 def test_live_balance_is_the_printed_loss():
     """H + λR²/H with H bounded from below in the fraction: finite where the entropy vanishes."""
     loss = torch.tensor([2.0, 0.5, 0.05, 2e-3, 1e-4, 0.0], dtype=torch.float64, requires_grad=True)
     penalty = torch.full_like(loss, 0.07).requires_grad_()
-    found = torch.autograd.grad((loss + 30 * obj.balance(loss, penalty, "live") * penalty).sum(), (loss, penalty))
+    total = (loss + 30 * obj.balance(loss, penalty, "live") * penalty).sum()
+    of_loss, of_penalty = torch.autograd.grad(total, (loss, penalty))
     bounded = loss.detach().clamp(min=obj.LEAST_ENTROPY)
-    of_loss = 1 - torch.where(loss > obj.LEAST_ENTROPY, 30 * (penalty / bounded).square(), 0)
-    torch.testing.assert_close(found[0], of_loss.detach())
-    torch.testing.assert_close(found[1], (2 * 30 * penalty / bounded).detach())
-    assert found[0][0] > 0 > found[0][2]  # reversed where H < R√λ
+    of_fraction = torch.where(loss > obj.LEAST_ENTROPY, 30 * (penalty / bounded).square(), 0)
+    torch.testing.assert_close(of_loss, 1 - of_fraction.detach())
+    torch.testing.assert_close(of_penalty, (2 * 30 * penalty / bounded).detach())
+    assert of_loss[0] > 0 > of_loss[2]  # reversed where H < R√λ
 
 
 @pytest.mark.parametrize("function", [
-    obj.dispersion, obj.orthogonality, obj.frobenius_orthogonality, lambda t: obj.semantic_separation(t, 20, "minmax"),
+    obj.dispersion,
+    obj.orthogonality,
+    obj.frobenius_orthogonality,
+    partial(obj.semantic_separation, percentile=20, normalisation="minmax"),
 ])
 def test_episodes_of_a_batch_are_independent(function):
-    batch = torch.stack([unit_rows(9, seed=s) for s in range(3)])
-    torch.testing.assert_close(function(batch), torch.stack([function(text) for text in batch]))
+    batch = torch.stack([unit_rows(9, seed=0), unit_rows(9, seed=1), unit_rows(9, seed=2)])
+    for value, text in zip(function(batch), batch, strict=True):
+        torch.testing.assert_close(value, function(text))
 
 
 def test_inverse_weighting_has_the_strongest_effect():
-    """Falling with the number of classes, as the paper's lead over O-TPT does, and far above the printed ratio."""
+    """Falling with the number of classes, as the paper's lead over O-TPT, and far above the ratio."""
     sizes = [relative_gradients(simulated_prototypes(classes)) for classes in (10, 47, 100, 397)]
     inverse = [size["inverse"] for size in sizes]
     assert inverse == sorted(inverse, reverse=True) and 0.1 < inverse[-1] < 10

@@ -1,4 +1,4 @@
-"""Models of open_clip through our towers, against open_clip itself: features, gradients, names, and what is refused."""
+"""Models of open_clip through our towers, against open_clip itself."""
 from __future__ import annotations
 
 import json
@@ -49,9 +49,11 @@ def test_activation_and_pixels_are_those_of_the_tag(monkeypatch, tmp_path):
     })
     backbone = load_clip("open_clip:promptcal-tags/quick", "cpu")
     pixels = backbone.pixels
-    assert (pixels.size, pixels.mean, pixels.resize, pixels.interpolation) == (SIDE, (0.5,) * 3, "squash", "bilinear")
+    assert (pixels.size, pixels.mean) == (SIDE, (0.5,) * 3)
+    assert (pixels.resize, pixels.interpolation) == ("squash", "bilinear")
     ids = open_clip.get_tokenizer("promptcal-tags")(["a photo of a cat."])
-    assert torch.equal(backbone.module.encode_text(ids), model.encode_text(ids))  # QuickGELU, unlike the config
+    # QuickGELU, unlike the config.
+    assert torch.equal(backbone.module.encode_text(ids), model.encode_text(ids))
     plain = load_clip("open_clip:promptcal-tags/plain", "cpu")
     assert not torch.allclose(plain.module.encode_text(ids), model.encode_text(ids), atol=1e-4)
     assert weights_hash("open_clip:promptcal-tags/quick") != weights_hash("open_clip:promptcal-tags/plain")
@@ -102,7 +104,8 @@ def test_a_folder_with_a_model_of_its_own(tmp_path):
         class_tokens(["cat [SEP] dog"], backbone.tokenizer)
     tower = TextEncoder(backbone, class_tokens(NAMES, backbone.tokenizer))
     expected = library_text(model, "promptcal-bert", CONTEXT, NAMES)
-    torch.testing.assert_close(tower.text(initial_context(backbone, CONTEXT)[None])[0], expected, atol=1e-5, rtol=0)
+    text = tower.text(initial_context(backbone, CONTEXT)[None])[0]
+    torch.testing.assert_close(text, expected, atol=1e-5, rtol=0)
     before = weights_hash(name)
     config = json.loads((tmp_path / "bert" / "open_clip_config.json").read_text())
     config["model_cfg"]["text_cfg"]["tokenizer_kwargs"] = {"trust_remote_code": True}
