@@ -1,4 +1,5 @@
-"""Calibration metrics against their definitions and scikit-learn; intervals by formula; bad input."""
+"""Calibration metrics against their definitions and scikit-learn; intervals by formula; bad
+input."""
 import doctest
 import math
 import warnings
@@ -10,7 +11,6 @@ import pytest
 import torch
 from promptcal.trainers import functional
 from promptcal.trainers.functional import calibration as cal
-from promptcal.trainers.functional import objectives
 from promptcal.trainers.functional.arrays import log_softmax
 from promptcal.trainers.functional.posthoc import fit_temperature
 from scipy import stats
@@ -37,48 +37,56 @@ def sample():
 
 def error_of(parts: Iterable[np.ndarray], confidence: np.ndarray, correct: np.ndarray) -> float:
     """The definition, given the samples of each bin."""
-    gaps = [len(part) * abs(correct[part].mean() - confidence[part].mean()) for part in parts if len(part)]
-    return sum(gaps) / len(correct)
+    total = 0.0
+    for part in parts:
+        if len(part) > 0:
+            total += len(part) * abs(correct[part].mean() - confidence[part].mean())
+    return total / len(correct)
 
 
 def slow_ece(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
-    edges = [(b / bins if b else -1, (b + 1) / bins) for b in range(bins)]  # 0 belongs to the first
-    parts = [np.flatnonzero((low < confidence) & (confidence <= high)) for low, high in edges]
+    parts = []
+    for b in range(bins):
+        in_bin = (b / bins < confidence) & (confidence <= (b + 1) / bins)
+        if b == 0:
+            in_bin |= confidence == 0
+        parts.append(np.flatnonzero(in_bin))
     return error_of(parts, confidence, correct)
 
 
 def slow_ace(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
-    return error_of(np.array_split(confidence.argsort(kind="stable"), bins), confidence, correct)
+    order = confidence.argsort(kind="stable")
+    return error_of(np.array_split(order, bins), confidence, correct)
 
 
-@pytest.mark.parametrize("name", ["aggregation", "binned", "calibration", "classification", "intervals",
-                                  "objectives", "posthoc", "scoring", "theory"])
+@pytest.mark.parametrize("name", [
+    "aggregation", "binned", "calibration", "classification", "conformal", "intervals",
+    "objectives", "posthoc", "scoring", "theory",
+])
 def test_examples_in_docstrings(name):
     result = doctest.testmod(import_module(f"promptcal.trainers.functional.{name}"))
     assert result.attempted > 0 and result.failed == 0
 
 
-def test_every_metric_and_objective_has_an_example():
+def test_every_metric_has_an_example():
     for name in functional.PUBLIC:
         assert ">>>" in getattr(functional, name).__doc__, name
-    for name in ("entropy", "confident_views", "marginal_entropy", "range_excess", "into_range", "dispersion",
-                 "orthogonality", "frobenius_orthogonality", "nearest_angle", "rescale", "huber",
-                 "semantic_separation", "balance", "class_logits"):
-        assert ">>>" in getattr(objectives, name).__doc__, name
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15, 20, 30])
 def test_binned_errors_equal_the_definition_and_scikit_learn(sample, bins):
-    """scikit-learn's bins are closed on the other side, which makes no difference where no value lies on an edge."""
+    """scikit-learn's bins are closed on the other side; no value here lies on an edge."""
     _, _, confidence, correct = sample
-    assert cal.ece(confidence, correct, bins) == pytest.approx(slow_ece(confidence, correct, bins), abs=1e-12)
-    assert cal.ace(confidence, correct, bins) == pytest.approx(slow_ace(confidence, correct, bins), abs=1e-12)
+    ece = cal.ece(confidence, correct, bins)
+    ace = cal.ace(confidence, correct, bins)
+    assert ece == pytest.approx(slow_ece(confidence, correct, bins), abs=1e-12)
+    assert ace == pytest.approx(slow_ace(confidence, correct, bins), abs=1e-12)
     edges = np.linspace(0, 1, bins + 1)
     assert not np.isin(confidence, edges).any()
     accuracy, mean = calibration_curve(correct, confidence, n_bins=bins)
     counts, _ = np.histogram(confidence, edges)
     expected = np.abs(accuracy - mean) @ counts[counts > 0] / len(confidence)
-    assert cal.ece(confidence, correct, bins) == pytest.approx(expected, abs=1e-12)
+    assert ece == pytest.approx(expected, abs=1e-12)
 
 
 def test_other_metrics_equal_scikit_learn(sample):
@@ -87,22 +95,30 @@ def test_other_metrics_equal_scikit_learn(sample):
     for values in (confidence, confidence.round(1)):  # without and with ties
         assert cal.auroc(values, correct) == pytest.approx(roc_auc_score(correct, values))
     assert cal.nll(logits, labels) == pytest.approx(log_loss(labels, p, labels=range(7)))
-    assert cal.brier(p, labels) == pytest.approx(sum(brier_score_loss(labels == k, p[:, k]) for k in range(7)))
-    classwise = np.mean([slow_ece(p[:, k], labels == k, 20) for k in range(7)])
-    assert cal.classwise_ece(p, labels) == pytest.approx(classwise)
+    brier = 0.0
+    classwise_ece = 0.0
+    for k in range(7):
+        brier += brier_score_loss(labels == k, p[:, k])
+        classwise_ece += slow_ece(p[:, k], labels == k, 20) / 7
+    assert cal.brier(p, labels) == pytest.approx(brier)
+    assert cal.classwise_ece(p, labels) == pytest.approx(classwise_ece)
 
 
 def test_metrics_by_hand():
-    # (0, 0.5]: 0.2 wrong, 0.5 right -> |0.5 - 0.35| = 0.15; (0.5, 1]: 0.6, 1.0 both right -> |1 - 0.8| = 0.2
-    confidence, correct = [0.2, 0.5, 0.6, 1.0], [0, 1, 1, 1]
+    # In (0, 0.5]: 0.2 wrong, 0.5 right, |0.5 - 0.35| = 0.15.
+    # In (0.5, 1]: 0.6 and 1.0 both right, |1 - 0.8| = 0.2.
+    confidence = [0.2, 0.5, 0.6, 1.0]
+    correct = [0, 1, 1, 1]
     assert cal.ece(confidence, correct, bins=2) == pytest.approx(0.175)
     assert cal.mce(confidence, correct, bins=2) == pytest.approx(0.2)
     assert cal.signed_error(confidence, correct) == pytest.approx(0.575 - 0.75)
     assert cal.accuracy(confidence, correct) == 0.75
-    assert cal.ace([0.9, 0.6, 0.7], [1, 0, 1], bins=20) == pytest.approx((0.1 + 0.6 + 0.3) / 3)  # fewer than bins
+    fewer_than_bins = cal.ace([0.9, 0.6, 0.7], [1, 0, 1], bins=20)
+    assert fewer_than_bins == pytest.approx((0.1 + 0.6 + 0.3) / 3)
     assert cal.nll([[2000.0, 0.0]], [1]) == pytest.approx(2000)  # finite where softmax saturates
     assert math.isnan(cal.auroc([0.5, 0.9], [1, 1]))
-    # most confident first: right, wrong, right -> risks 0, 1/2, 1/3; a tie counts half an error in either order
+    # Most confident first: right, wrong, right, so the risks are 0, 1/2 and 1/3. A tie counts half
+    # an error in either order.
     assert cal.aurc([0.9, 0.8, 0.7], [1, 0, 1]) == pytest.approx((0 + 1 / 2 + 1 / 3) / 3)
     assert cal.aurc([0.8, 0.8], [0, 1]) == cal.aurc([0.8, 0.8], [1, 0]) == 0.5
     accuracy, coverage = cal.selective([0.3, 0.6, 0.9], [0, 0, 1], [0.0, 0.3, 0.6, 0.9])
@@ -124,13 +140,14 @@ def test_a_value_on_an_edge_belongs_to_the_bin_below(dtype):
 def test_input_type_and_order_do_not_matter(sample):
     _, _, confidence, correct = sample
     confidence = confidence.round(2)  # many ties, as where tuning saturates
-    tensors = torch.tensor(confidence), torch.tensor(correct)
+    tensors = (torch.tensor(confidence), torch.tensor(correct))
     shuffled = np.random.default_rng(1).permutation(len(confidence))
     for metric in OF_CONFIDENCE:
         value = metric(confidence, correct)
         assert metric(*tensors) == value == metric(confidence.tolist(), correct.tolist())
         if metric is not cal.ace:  # whose bins depend on the order of ties
-            assert metric(confidence[shuffled], correct[shuffled]) == pytest.approx(value, abs=1e-12)
+            of_shuffled = metric(confidence[shuffled], correct[shuffled])
+            assert of_shuffled == pytest.approx(value, abs=1e-12)
     assert 0 <= cal.ece(tensors[0].bfloat16(), tensors[1]) <= 1
 
 
@@ -211,7 +228,7 @@ def test_over_confidence_is_the_t_interval_with_four_more_images():
 
 def test_clusters_widen_the_intervals_of_over_confidence_and_accuracy():
     confidence, correct = draw_pair(Model(error=0.1), Model(), 150, np.random.default_rng(1))[0]
-    twice = np.repeat(confidence, 2), np.repeat(correct, 2)
+    twice = (np.repeat(confidence, 2), np.repeat(correct, 2))
     patient = np.repeat(np.arange(150), 2)
     for function in (cal.over_confidence, cal.accuracy_interval):
         alone = function(confidence, correct)
@@ -231,8 +248,10 @@ def test_clusters_widen_the_intervals_of_over_confidence_and_accuracy():
 def test_smooth_ece_by_closed_forms():
     one_place = cal.smooth_ece(np.full(10, 0.9), np.arange(10) < 6)
     assert one_place == pytest.approx(0.3)  # |gap| at any width
-    assert cal.smooth_ece([1.0], [0]) == pytest.approx(1) and cal.smooth_ece([1.0, 0.0], [1, 0]) == 0
-    # Gaps of −0.3 and +0.3 at 0.4 and 0.6 cancel where smoothed: the integral is 0.3 erf(0.2 / (2 √2 σ)).
+    assert cal.smooth_ece([1.0], [0]) == pytest.approx(1)
+    assert cal.smooth_ece([1.0, 0.0], [1, 0]) == 0
+    # Gaps of −0.3 and +0.3 at 0.4 and 0.6 cancel where smoothed. The integral is
+    # 0.3 erf(0.2 / (2 √2 σ)).
     sigma = cal.smooth_ece(np.repeat([0.4, 0.6], 10), np.r_[np.arange(10) < 7, np.arange(10) < 3])
     assert sigma == pytest.approx(0.3 * math.erf(0.2 / (2 * math.sqrt(2) * sigma)), abs=1e-4)
 
@@ -240,16 +259,16 @@ def test_smooth_ece_by_closed_forms():
 def test_smooth_ece_is_its_authors():
     relplot = pytest.importorskip("relplot")
     rng = np.random.default_rng(2)
-    models = [(200, Model()), (1000, Model(error=0.05)), (3000, Model(0.93, -0.1)), (2000, Model(0.86, 0.2))]
-    for n, model in models:
+    models = {200: Model(), 1000: Model(error=0.05), 2000: Model(0.86, 0.2), 3000: Model(0.93, -0.1)}
+    for n, model in models.items():
         sample = draw_pair(model, model, n, rng)[0]
         # Their search stops at steps of 1/1024, their mesh has 200 points.
         assert cal.smooth_ece(*sample) == pytest.approx(relplot.smECE(*sample), abs=1e-3)
 
 
 @pytest.mark.parametrize(("confidence", "correct"), [
-    ([], []), ([np.nan], [1]), ([np.inf], [1]), ([-0.01], [1]), ([1.01], [1]), ([0.5], [2]), ([0.5], [np.nan]),
-    ([0.5, 0.6], [1]), ([[0.5]], [[1]]), (0.5, 1), (["x"], [1]),
+    ([], []), ([np.nan], [1]), ([np.inf], [1]), ([-0.01], [1]), ([1.01], [1]), ([0.5], [2]),
+    ([0.5], [np.nan]), ([0.5, 0.6], [1]), ([[0.5]], [[1]]), (0.5, 1), (["x"], [1]),
 ])
 def test_bad_samples_are_refused(confidence, correct):
     for metric in (*OF_CONFIDENCE, cal.reliability, lambda *arrays: cal.selective(*arrays, [0.5])):
@@ -258,8 +277,8 @@ def test_bad_samples_are_refused(confidence, correct):
 
 
 @pytest.mark.parametrize(("scores", "labels"), [
-    ([[0.5, 0.5]], [2]), ([[0.5, 0.5]], [-1]), ([[0.5, 0.5]], [0.0]), ([[0.5, 0.5]], [0, 1]), ([[np.nan, 0.5]], [0]),
-    ([0.5, 0.5], [0, 0]), (np.zeros((0, 2)), np.zeros(0, int)),
+    ([[0.5, 0.5]], [2]), ([[0.5, 0.5]], [-1]), ([[0.5, 0.5]], [0.0]), ([[0.5, 0.5]], [0, 1]),
+    ([[np.nan, 0.5]], [0]), ([0.5, 0.5], [0, 0]), (np.zeros((0, 2)), np.zeros(0, int)),
 ])
 def test_bad_scores_are_refused(scores, labels):
     for metric in (cal.nll, cal.brier, cal.classwise_ece, fit_temperature, cal.top_class):
@@ -278,26 +297,33 @@ def test_other_bad_arguments_are_refused():
                 metric([row], [0])
 
 
-METRIC_NAMES = [name for name in functional.PUBLIC if name not in ("sals", "top_class")]
-
-
-@pytest.mark.parametrize("name", METRIC_NAMES)
+@pytest.mark.parametrize("name", sorted(set(functional.PUBLIC) - {"sals", "top_class"}))
 def test_every_metric_takes_logits_or_probabilities(sample, name):
-    """`from promptcal.trainers.functional import …`, positional as before, and by keyword from all classes."""
+    """Positional arguments as each metric needs them, or logits or probabilities of all classes by
+    keyword."""
     logits, labels, confidence, correct = sample
     p = np.exp(log_softmax(logits))
     metric = getattr(functional, name)
-    first = {"classwise_ece": (p, labels), "brier": (p, labels), "nll": (logits, labels),
-             "balanced_accuracy": (logits.argmax(axis=1), labels), "macro_f1": (logits.argmax(axis=1), labels),
-             }.get(name, (confidence, correct))
-    expected = repr(metric(*first))
-    assert repr(metric(logits=logits, labels=labels)) == expected
-    assert np.allclose(numbers(metric(probabilities=torch.tensor(p), labels=labels)), numbers(metric(*first)))
-    for wrong in ({}, {"logits": logits}, {"labels": labels}, {"logits": logits, "probabilities": p, "labels": labels}):
+    if name in ("classwise_ece", "brier"):
+        arguments = (p, labels)
+    elif name == "nll":
+        arguments = (logits, labels)
+    elif name in ("balanced_accuracy", "macro_f1"):
+        arguments = (logits.argmax(axis=1), labels)
+    else:
+        arguments = (confidence, correct)
+    expected = metric(*arguments)
+    assert repr(metric(logits=logits, labels=labels)) == repr(expected)
+    of_probabilities = metric(probabilities=torch.tensor(p), labels=labels)
+    assert np.allclose(numbers(of_probabilities), numbers(expected))
+    for incomplete in (
+        {}, {"logits": logits}, {"labels": labels},
+        {"logits": logits, "probabilities": p, "labels": labels},
+    ):
         with pytest.raises(ValueError, match=r"give |must"):
-            metric(**wrong)
+            metric(**incomplete)
     with pytest.raises((TypeError, ValueError)):
-        metric(*first, bin=3)
+        metric(*arguments, bin=3)
 
 
 def numbers(value) -> np.ndarray:
