@@ -13,8 +13,6 @@ from promptcal.trainers import TRAINER_REGISTRY, build_cfg, build_trainer
 from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 
-from common import make_image_folder
-
 EXAMPLES = int(os.environ.get("PROMPTCAL_CHAINS", 12))  # runs; more for a longer test
 ANY = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
