@@ -7,7 +7,7 @@ from typing import Any
 from ...config import CONFIGS
 from ...config.safe_yaml import read_yaml
 from ...report import published as paper
-from ...report.choices import refers_to
+from ...report.candidates import refers_to
 from ...report.differences import BASELINE, Differences
 from ...report.layout import Layout, TableSpec
 from ..definition import Experiment
