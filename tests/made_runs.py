@@ -17,11 +17,12 @@ from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.arrays import log_softmax
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.arrange import arrange
-from promptcal.trainers.report.core import MeasuredRuns, measure, write_report
+from promptcal.trainers.report.core import MeasuredRuns, make_tests, measure, write_report
 from promptcal.trainers.report.grid import Grid
 from promptcal.trainers.report.layout import Layout, default_layout
 from promptcal.trainers.report.load import FinishedRun, find_runs, read_run
 from promptcal.trainers.report.table_model import Entry, Table
+from promptcal.trainers.report.verdict import Verdict
 from promptcal.trainers.runs.record import RunRecord, content_hash
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai_clip import WEIGHT_URLS
@@ -322,6 +323,10 @@ def entry(table: Table, block: str, row: str, column: str) -> Entry | None:
         if table_row.label == row:
             return table_row.entries[table.columns.index(column)]
     raise LookupError(f"no row {row}")
+
+
+def verdict_of(grid: Grid) -> Verdict:
+    return make_tests([grid], default_layout())[0].verdict
 
 
 def labels(grid: Grid) -> list[str]:
