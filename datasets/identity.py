@@ -79,9 +79,10 @@ def identify(
 
     labels = [item.label for item in listed]
     contents = [image.digest for image in hashes]
+    originals = [dataset.uncorrupted_name(item) for item in listed]
     clusters = []
-    for item, content in zip(listed, contents, strict=True):
-        clusters.append(cluster_of(dataset, item, content))
+    for item, original, content in zip(listed, originals, contents, strict=True):
+        clusters.append(cluster_of(type(dataset).__name__, item.group, original, content))
 
     rows = sorted(zip(contents, labels, strict=True))
     set_hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -227,22 +228,22 @@ def with_number(content: bytes, number: int) -> bytes:
     return content[:CONTENT_BYTES] + last.to_bytes(DIGEST_BYTES - CONTENT_BYTES)
 
 
-def cluster_of(dataset: Dataset, item: Datum, content: bytes) -> bytes:
+def cluster_of(dataset: str, group: str, original: str, content: bytes) -> bytes:
     """What an image shares with those that are not independent of it.
 
     Args:
-        dataset: The reader.
-        item: The image.
-        content: Digest of the image, 16 bytes.
+        dataset: Class of the reader. Groups of two data sets are different groups.
+        group: Of the image, such as the patient; "" = none.
+        original: Name of the image that it is a corruption of; "" = none.
+        content: Digest of the image.
 
     Returns:
-        16 bytes: of its group, or of the uncorrupted image, or the digest itself.
+        A digest of 16 bytes.
     """
-    if item.group:
-        return hash_text("group", type(dataset).__name__, item.group)
-    uncorrupted = dataset.uncorrupted_name(item)
-    if uncorrupted:
-        return hash_text("uncorrupted image", uncorrupted)
+    if group:
+        return hash_text("group", dataset, group)
+    if original:
+        return hash_text("uncorrupted image", original)
     return content
 
 

@@ -462,9 +462,10 @@ class BaseTrainer:
             columns: All columns that were computed for its images.
         """
         cfg = self.cfg
+        metadata = self.metadata()
         plugins = plugin_modules(cfg)
         dataset = results_name(cfg)
-        metadata = self.metadata()
+        machine = environment(self.numerics.device, self.numerics.device_name)
         measured = metrics(columns, cfg.TEST.BINS)
         n = len(columns["index"])
         seconds = float(columns["seconds"].sum())
@@ -495,7 +496,7 @@ class BaseTrainer:
             "views": self.record.views["pipeline"],
             **device_facts,
             **metadata,
-            **environment(self.numerics.device, self.numerics.device_name),
+            **machine,
             "classnames": list(self.data.classnames),
             "plugins": plugins,
         }
@@ -515,6 +516,8 @@ class BaseTrainer:
         if self.online:
             labels = [self.data.items[index].label for index in self.data.order]
             metadata[f"classes_in_{WINDOW}"] = classes_in_window(labels)
+            if "reset" in self.record.method["stream"]:
+                metadata["reset"] = self.cfg.TTA.RESET
         return metadata
 
     def update_metrics(self, results: Results) -> Results:

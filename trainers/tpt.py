@@ -289,13 +289,6 @@ class TPT(BaseTrainer):
             penalty_sum = penalty_sum + penalty.detach()
         return TextGradient(gradient, loss.detach(), penalty_sum)
 
-    def metadata(self) -> dict[str, object]:
-        """What results.json says about the run; with TTA.RESET where it is not `image`."""
-        metadata = super().metadata()
-        if self.online:
-            metadata["reset"] = self.cfg.TTA.RESET
-        return metadata
-
 
 class Tuned(NamedTuple):
     """What `tune` returns."""
