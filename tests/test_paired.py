@@ -6,7 +6,7 @@ import pytest
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.intervals import Estimate
 from promptcal.trainers.functional.significance import compare_calibration, holm, shaffer
-from promptcal.trainers.report.pairs import ASSUMPTIONS, Pair, PairTests, find_baseline, pairs_table
+from promptcal.trainers.report.pairs import ASSUMPTIONS, Pair, PairTests, pairs_table
 from promptcal.trainers.report.render import latex
 from promptcal.trainers.report.table_model import Entry
 from promptcal.trainers.report.verdict import judge, pair_sentence
@@ -57,7 +57,8 @@ def test_families_are_corrected_each_by_its_method(tmp_path):
     assert [pair.p for pair in pairs] == pytest.approx(shaffer([pair.comparison.p for pair in pairs]))
     assert [pair.accuracy_p for pair in pairs] == pytest.approx(shaffer([pair.comparison.accuracy.p for pair in pairs]))
     assert {pair.is_significant for pair in pairs} == {True, False}
-    against = tests.against(find_baseline(tests.grid, "O-TPT"))
+    baseline = next(row for row in tests.rows if row.label == "O-TPT")
+    against = tests.against({row: baseline for row in tests.rows if row is not baseline})
     assert len(against) == 4 and {pair.family for pair in against} == {"Holm over 4"}
     assert [pair.p for pair in against] == pytest.approx(holm([pair.comparison.p for pair in against]))
 

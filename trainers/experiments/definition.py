@@ -122,14 +122,6 @@ class Experiment:
                 methods[method] = None
         return list(methods)
 
-    @property
-    def swept_key(self) -> str:
-        """The setting whose values are compared; "" if none is swept."""
-        for group in self.runs:
-            for key in group.sweep:
-                return key
-        return ""
-
 
 def names() -> list[str]:
     """All experiments in configs/experiments, those of ORDER first."""

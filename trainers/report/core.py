@@ -335,7 +335,7 @@ def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
         labels = [baseline.label for baseline in baselines.values()]
         label = joined_with_or(list(dict.fromkeys(labels)))
         if len(pair_tests.rows) > 2:
-            against = pair_tests.against_each(baselines)
+            against = pair_tests.against(baselines)
         tests.append(GridTests(grid, pairs, against, label, judge(grid, pairs, against)))
     return tests
 

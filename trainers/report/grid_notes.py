@@ -245,7 +245,3 @@ def stream_words(grid: Grid) -> str:
     if not parts:
         return ""
     return f"Classes among 64 successive images, on average: {'; '.join(parts)}."
-
-
-def runs_words(count: int) -> str:
-    return counted(count, "run")

@@ -21,7 +21,6 @@ from ..functional.significance import (
 from ..registry import method_info
 from .grid import Column, Grid, Row, largest_of_each_family
 from .images import SharedImages, cluster_images, share_images
-from .marks import is_named
 from .measure import Measured
 from .sentences import images_fact
 from .table_model import Entry, RowBlock, Table, TableRow
@@ -58,8 +57,8 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two methods on the images that both have, in fractions.
+class Untested:
+    """Two methods on the images that both have, in fractions, before p-values are corrected.
 
     Attributes:
         first: One row.
@@ -68,9 +67,7 @@ class Pair:
         over: Over-confidence of both.
         errors: Debiased RMS error of both.
         seeds: Number of seeds of both, the smaller one.
-        p: Of calibration, corrected for the family of tests.
-        accuracy_p: Of accuracy, corrected for the family of tests.
-        family: How p was corrected, in words.
+        is_common: Whether these are the images that all rows of the table have.
     """
 
     first: Row
@@ -79,6 +76,19 @@ class Pair:
     over: tuple[float, float]
     errors: tuple[float, float]
     seeds: int
+    is_common: bool
+
+
+@dataclass(frozen=True)
+class Pair(Untested):
+    """The same with the p-values of its family of tests.
+
+    Attributes:
+        p: Of calibration, corrected for the family of tests.
+        accuracy_p: Of accuracy, corrected for the family of tests.
+        family: How p was corrected, in words.
+    """
+
     p: float
     accuracy_p: float
     family: str
@@ -96,20 +106,8 @@ class Pair:
         return self.second if self.comparison.better < 0 else self.first
 
     def has(self, row: Row) -> bool:
+        """Whether it compares this row with another."""
         return row is self.first or row is self.second
-
-
-@dataclass(frozen=True)
-class Untested:
-    """A pair before its p-values are corrected."""
-
-    first: Row
-    second: Row
-    comparison: CalibrationComparison
-    over: tuple[float, float]
-    errors: tuple[float, float]
-    seeds: int
-    is_common: bool  # on the images that all rows have
 
 
 @dataclass(frozen=True)
@@ -154,15 +152,7 @@ class PairTests:
             return correct(untested, "Shaffer")
         return correct(untested, "Holm")
 
-    def against(self, baseline: Row) -> list[Pair]:
-        """Every row against one, corrected by Holm's method."""
-        baselines = {}
-        for row in self.rows:
-            if row is not baseline:
-                baselines[row] = baseline
-        return self.against_each(baselines)
-
-    def against_each(self, baselines: Mapping[Row, Row]) -> list[Pair]:
+    def against(self, baselines: Mapping[Row, Row]) -> list[Pair]:
         """Rows against their baselines, corrected by Holm's method.
 
         Args:
@@ -324,7 +314,12 @@ def rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
 
 
 def correct(untested: Sequence[Untested], method: str) -> list[Pair]:
-    """Corrects the p-values of a family of tests, of calibration and of accuracy apart."""
+    """Corrects the p-values of a family of tests, of calibration and of accuracy apart.
+
+    Args:
+        untested: The family.
+        method: `Shaffer` or `Holm`.
+    """
     adjust = shaffer if method == "Shaffer" else holm
     calibration = [pair.comparison.p for pair in untested]
     accuracy = [pair.comparison.accuracy.p for pair in untested]
@@ -335,32 +330,8 @@ def correct(untested: Sequence[Untested], method: str) -> list[Pair]:
         accuracy = adjust(accuracy)
     pairs = []
     for pair, p, accuracy_p in zip(untested, calibration, accuracy, strict=True):
-        pairs.append(
-            Pair(
-                pair.first,
-                pair.second,
-                pair.comparison,
-                pair.over,
-                pair.errors,
-                pair.seeds,
-                float(p),
-                float(accuracy_p),
-                family,
-            )
-        )
+        pairs.append(Pair(**vars(pair), p=float(p), accuracy_p=float(accuracy_p), family=family))
     return pairs
-
-
-def find_baseline(grid: Grid, name: str) -> Row | None:
-    """The row of the baseline method at its default settings; None if there is none."""
-    best = None
-    for row in grid.rows:
-        if not is_named(row, name):
-            continue
-        if row.label == row.name:  # no setting is stated
-            return row
-        best = best or row
-    return best
 
 
 def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Table | None:
