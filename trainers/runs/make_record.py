@@ -137,7 +137,13 @@ def make_record(facts: RunFacts) -> RunRecord:
 
 
 def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[str, Any]:
-    """Which images were predicted, known by their content."""
+    """Which images were predicted, known by their content.
+
+    Args:
+        cfg: All settings.
+        data: The images.
+        identity: What these images are.
+    """
     corrupted = bool(data.dataset.corruption)
     section = {
         "dataset": cfg.DATASET.NAME or type(data.dataset).__name__,
@@ -180,7 +186,13 @@ def views_section(
 
 
 def model_section(cfg: CfgNode, weights: str, prompt: PromptFacts) -> dict[str, Any]:
-    """The weights and the prompt, both known by their content."""
+    """The weights and the prompt, both known by their content.
+
+    Args:
+        cfg: All settings.
+        weights: Hash of the backbone's weights.
+        prompt: The prompt that the run starts from.
+    """
     return {
         "backbone": PUBLISHED_WEIGHTS.get(weights) or backbone_family(cfg.MODEL.BACKBONE.NAME),
         "weights": weights,
@@ -200,7 +212,12 @@ def backbone_family(name: str) -> str:
 
 
 def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
-    """What text features are made from."""
+    """What text features are made from.
+
+    Args:
+        cfg: All settings.
+        prompt: The prompt that the run starts from.
+    """
     section: dict[str, Any] = {"position": cfg.TRAINER.COOP.CLASS_TOKEN_POSITION}
     if prompt.protocol is not None:
         section |= {"kind": "learnt", "protocol": prompt.protocol.text, "hash": prompt.hash}
@@ -298,6 +315,11 @@ def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> d
 
     Whether the Jacobian is used is decided when the model is loaded, from counts and settings.
     Until then it is AUTO, which equals what a run has recorded.
+
+    Args:
+        cfg: All settings.
+        numerics: Device, precision and batches.
+        tunes_context: Whether the method tunes the context by gradients.
     """
     jacobian: bool | str = AUTO
     if not tunes_context or not cfg.TTA.STEPS:
@@ -331,7 +353,13 @@ def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, l
 
 
 def names_section(cfg: CfgNode, data: EvalData, prompt: PromptFacts) -> dict[str, str]:
-    """What tables call the method, the data set, the part of it, the backbone and the prompt."""
+    """What tables call the method, the data set, the part of it, the backbone and the prompt.
+
+    Args:
+        cfg: All settings.
+        data: The images.
+        prompt: The prompt that the run starts from.
+    """
     prompt_name = ""
     if prompt.protocol is not None:
         prompt_name = prompt.protocol.label

@@ -208,7 +208,12 @@ class RunRecord:
         return values
 
     def key(self, purpose: str, without: str | Sequence[str] = "") -> str:
-        """A text that is equal for two records if they are the same for this purpose."""
+        """A text that is equal for two records if they are the same for this purpose.
+
+        Args:
+            purpose: A key of PURPOSES.
+            without: Settings that may differ all the same, by their full names.
+        """
         return canonical_json(self.fields(purpose, without))
 
     def difference(
@@ -218,6 +223,14 @@ class RunRecord:
 
         The code of a built-in method is compared within one version of this package. Between
         versions `numerics.engine` decides, which is raised whenever predictions change.
+
+        Args:
+            other: The record to compare with.
+            purpose: A key of PURPOSES.
+            without: Settings that may differ all the same, by their full names.
+
+        Returns:
+            Empty if the records are the same for the purpose.
         """
         ours = self.fields(purpose, without)
         theirs = other.fields(purpose, without)
@@ -235,7 +248,7 @@ class RunRecord:
         return differing
 
     def is_same(self, other: RunRecord, purpose: str, without: str | Sequence[str] = "") -> bool:
-        """Whether two records are the same for a purpose."""
+        """Whether two records are the same for a purpose. Arguments are those of `difference`."""
         return not self.difference(other, purpose, without)
 
     def is_same_run(self, other: RunRecord) -> bool:
@@ -280,7 +293,14 @@ def group_records(
     items: Iterable[T], purpose: str, record_of: Callable[[T], RunRecord],
     without: str | Sequence[str] = "",
 ) -> list[list[T]]:
-    """Groups of items whose records are the same for a purpose, in order of first appearance."""
+    """Groups of items whose records are the same for a purpose, in order of first appearance.
+
+    Args:
+        items: Anything that has a record, such as runs.
+        purpose: A key of PURPOSES.
+        record_of: Returns the record of an item.
+        without: Settings that may differ all the same, by their full names.
+    """
     groups: list[list[T]] = []
     by_key: dict[str, list[T]] = {}
     # Another release of the package may give another key for the same method, but only by its code.
@@ -334,7 +354,12 @@ def value_label(value: Any) -> Any:
 
 
 def comparable_sources(first: Any, second: Any) -> tuple[Any, Any]:
-    """Two sources without what may differ between releases of this package: its own files."""
+    """Two sources without what may differ between releases of this package: its own files.
+
+    Args:
+        first: `method.source` of a record.
+        second: That of the other record.
+    """
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return first, second
     if first.get("version") == second.get("version"):

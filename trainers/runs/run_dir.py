@@ -17,7 +17,7 @@ import numpy as np
 
 from ...datasets.identity import CONTENT_BYTES
 from ...datasets.utils import files
-from ...datasets.utils.cli import LOGGER
+from ...datasets.utils.cli import LOGGER, counted
 from ...datasets.utils.errors import ConfigError, UserError
 from ...datasets.utils.files import (
     Damaged,
@@ -156,7 +156,12 @@ class RunDir:
             yield self
 
     def enter(self, stack: ExitStack, asked: AskedRun) -> None:
-        """In the main process: refuses, or locks the folder unless its run is finished."""
+        """In the main process: refuses, or locks the folder unless its run is finished.
+
+        Args:
+            stack: Is left when the run ends: it releases the lock and removes an empty folder.
+            asked: The run that is asked for.
+        """
         path = self.path
         state = inspect_folder(path, has_shared_log=not asked.log_name)
         if asked.overwrite:
@@ -376,10 +381,14 @@ class RunDir:
     def write_part(self, indices: Sequence[int], columns: Columns) -> None:
         """Saves the columns of a part.
 
-        It carries the record's id: a part of another run is none.
+        The file carries the record's id, so that a part of another run is never used.
+
+        Args:
+            indices: Positions of the part's images in the split.
+            columns: Of these images, and of the batches that they were computed in.
         """
-        own = {RECORD_ID: np.array(self.record.id)}
-        write_arrays(self.part_file(indices), **{**columns, **own})
+        record_id = np.array(self.record.id)
+        write_arrays(self.part_file(indices), **{**columns, RECORD_ID: record_id})
 
     def read_part(self, indices: Sequence[int]) -> dict[str, np.ndarray] | None:
         """A part's columns; None if it is absent, damaged, of another run, or of other images."""
@@ -391,7 +400,12 @@ class RunDir:
         return columns
 
     def write_state(self, parts: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replaces the saved state of an online method by that after its first `parts` parts."""
+        """Replaces the saved state of an online method.
+
+        Args:
+            parts: The number of parts that the state follows.
+            arrays: The state, as the method's `state` returns it.
+        """
         state = {f"state/{name}": array for name, array in arrays.items()}
         state[RECORD_ID] = np.array(self.record.id)
         write_arrays(self.parts / STATE, parts=np.array(parts), **state)
@@ -462,11 +476,11 @@ def inspect_folder(path: Path, has_shared_log: bool = False) -> FolderState:
         if not is_log and not is_of_run(file):
             foreign.append(file.name)
     if foreign:
-        shown = ", ".join(foreign[:3])
+        names = ", ".join(foreign[:3])
         if len(foreign) > 3:
-            shown += " and more"
+            names += " and more"
         return FolderState(refusal=f"{path} is not empty and not the folder of a run (it holds "
-                                   f"{shown}): choose another --output-dir")
+                                   f"{names}): choose another --output-dir")
     return FolderState()
 
 
@@ -483,12 +497,22 @@ def is_of_run(file: Path) -> bool:
 
 
 def is_named(file: Path, pattern: re.Pattern[str]) -> bool:
-    """Whether a file has a name of a pattern, or a kill left it when such a file was written."""
+    """Whether a file has a name of a pattern, or a kill left it when such a file was written.
+
+    Args:
+        file: The file.
+        pattern: Of the whole name.
+    """
     return pattern.fullmatch(file.name) is not None or is_unfinished(file, pattern)
 
 
 def is_unfinished(file: Path, pattern: re.Pattern[str]) -> bool:
-    """Whether a kill left this when a file with a name of a pattern was written."""
+    """Whether a kill left this when a file with a name of a pattern was written.
+
+    Args:
+        file: The file; writing uses names such as `.results.json.4711-0a1b2c3d.part`.
+        pattern: Of the whole name of the file that was to be written.
+    """
     unfinished = UNFINISHED_FILE.fullmatch(file.name)
     return unfinished is not None and pattern.fullmatch(unfinished.group(1)) is not None
 
@@ -502,7 +526,13 @@ def has_parts(folder: Path) -> bool:
 
 
 def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> FolderState:
-    """The state of a folder with complete results: its files must belong together."""
+    """The state of a folder with complete results: its files must belong together.
+
+    Args:
+        path: The folder.
+        results: Content of its results.json.
+        record: Its record.json; None if that is missing or damaged.
+    """
     if "fingerprint" in results and "record" not in results:
         return FolderState(refusal=older_release(path), is_run=True)
     broken = broken_tie(path, results, record)
@@ -545,6 +575,11 @@ def broken_tie(path: Path, results: Mapping[str, Any], beside: RunRecord | None)
 
 def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
     """Refuses a folder that holds another run than the one that is asked for, naming what differs.
+
+    Args:
+        path: The folder.
+        state: What it holds.
+        asked: The run that is asked for.
     """
     if state.refusal:
         raise ConfigError(state.refusal)
@@ -597,8 +632,15 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
 
 
 def changed_positions(path: Path, listing: Columns) -> set[int]:
-    """Positions in the split of the images that have changed since an unfinished run began; empty
-    if images were added or removed, or if the run's list cannot be read."""
+    """Positions in the split of the images that have changed since an unfinished run began.
+
+    Args:
+        path: Folder of the run.
+        listing: Columns `index`, `image` and `label` of the images that are asked for.
+
+    Returns:
+        Empty if images were added or removed, or if the run's list cannot be read.
+    """
     try:
         before = {row[0]: row for row in read_json(path / "parts" / LISTING) or []}
     except (TypeError, IndexError):
@@ -613,6 +655,11 @@ def are_not_predicted(path: Path, record: RunRecord, positions: set[int]) -> boo
     """Whether an unfinished run has predicted none of some images, and these are not all it has.
 
     Such an image may be repaired: the run stopped there because it could not be read.
+
+    Args:
+        path: Folder of the run.
+        record: Of the run.
+        positions: Of these images in the split.
     """
     run_dir = RunDir(path, record)
     predicted: set[int] = set()
@@ -638,7 +685,14 @@ def listing_rows(listing: Columns) -> list[list[Any]]:
 def describe_images(
     path: Path, record: RunRecord, is_finished: bool, listing: Columns,
 ) -> list[str]:
-    """How the images that are asked for differ from those of a run, in words."""
+    """How the images that are asked for differ from those of a run, in words.
+
+    Args:
+        path: Folder of the run.
+        record: Of the run.
+        is_finished: Whether the run has predictions.npz; otherwise it has a list of its images.
+        listing: Columns `index`, `image` and `label` of the images that are asked for.
+    """
     before: Counter[tuple[str, int]] = Counter()
     with suppress(Damaged, KeyError, TypeError, ValueError):  # a damaged list: nothing is known
         if is_finished:
@@ -648,7 +702,7 @@ def describe_images(
     now = labelled_images(listing_rows(listing))
     words = []
     if record.data["n"] != now.total():
-        words.append(f"{count(record.data['n'], 'image')} then, now {now.total()}")
+        words.append(f"{counted(record.data['n'], 'image')} then, now {now.total()}")
     if not before:
         return words
     # By content: an image that was added in front of others changes the position of all.
@@ -659,10 +713,10 @@ def describe_images(
     changed_images = min(absent, added)
     changed_labels = (now - before).total() - added
     if changed_images:
-        words.append(f"{count(changed_images, 'image')} changed")
+        words.append(f"{counted(changed_images, 'image')} changed")
     if changed_labels:
         verb = "differs" if changed_labels == 1 else "differ"
-        words.append(f"{count(changed_labels, 'label')} {verb}")
+        words.append(f"{counted(changed_labels, 'label')} {verb}")
     return words
 
 
@@ -680,10 +734,6 @@ def images_of(labelled: Mapping[tuple[str, int], int]) -> Counter[str]:
     for (image, _), number in labelled.items():
         images[image] += number
     return images
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def older_release(path: Path) -> str:
@@ -746,7 +796,12 @@ def early_lines() -> Iterator[list[logging.LogRecord]]:
 
 @contextmanager
 def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
-    """Writes log lines to `path` too, those that came `early` first. A resumed run appends."""
+    """Writes log lines to a file too. A resumed run appends.
+
+    Args:
+        path: The file.
+        early: Lines from before there was a folder, which are written first.
+    """
     if path.is_fifo():  # opening it would wait for a reader
         raise UserError(f"cannot write {path}: it is a pipe")
     with files.writing(path):

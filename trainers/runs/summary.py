@@ -28,7 +28,13 @@ OPTIONAL = {"numba": "numba", "open_clip": "open_clip_torch", "transformers": "t
 
 
 def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
-    """Accuracy, mean confidence, over-confidence (their difference), ECE and ACE in percent."""
+    """Accuracy, mean confidence, over-confidence (their difference), ECE and ACE in percent.
+
+    Args:
+        logits: Of shape (N, K).
+        labels: Of shape (N,).
+        bins: Of ECE and ACE.
+    """
     confidence, correct = top_class(logits, labels)
     return {
         "accuracy": 100 * float(correct.mean()),
@@ -40,7 +46,15 @@ def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, f
 
 
 def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float]:
-    """The method's metrics, and with the prefix `zero_shot_` those before adaptation."""
+    """The method's metrics, and with the prefix `zero_shot_` those before adaptation.
+
+    Args:
+        predictions: Columns `label` (N,), `logits` and `zero_shot_logits` (N, K).
+        bins: Of ECE and ACE.
+
+    Returns:
+        Metrics in percent, and `bins`.
+    """
     labels = predictions["label"]
     values = metrics_of(predictions["logits"], labels, bins)
     for name, value in metrics_of(predictions["zero_shot_logits"], labels, bins).items():
@@ -49,12 +63,22 @@ def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float
 
 
 def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
-    """Metrics as Dassl prints them and CoOp's parse_test_res.py finds them."""
+    """Metrics as Dassl prints them and CoOp's parse_test_res.py finds them.
+
+    Args:
+        results: Metrics in percent by name.
+        names: Of those to print.
+    """
     return [f"* {name}: {results[name]:.2f}%" for name in names]
 
 
 def result_block(results: Mapping, trained: bool) -> str:
-    """What parse_test_res.py reads in a log.txt, and a readable table."""
+    """What parse_test_res.py reads in a log.txt, and a readable table.
+
+    Args:
+        results: Of a finished run.
+        trained: Whether the run has trained a prompt, or would have.
+    """
     correct = round(results["accuracy"] * results["n"] / 100)
     with_error = {**results, "error": 100 - results["accuracy"]}
     lines: list[str] = []
@@ -157,7 +181,13 @@ def seed_words(runs: Sequence[Mapping]) -> str:
 
 
 def mean_cells(label: str, runs: Sequence[Mapping], prefix: str) -> list[str]:
-    """A row of means over runs, with deviations if there are several that are not all equal."""
+    """A row of means over runs, with deviations if there are several that are not all equal.
+
+    Args:
+        label: The first cell.
+        runs: Results, one per seed.
+        prefix: Of the metrics: `zero_shot_`, or "" for the method's.
+    """
     if len(runs) == 1:
         return cells_of(label, runs[0], prefix)
     values = np.array([[results[prefix + metric] for metric in METRICS] for results in runs])
@@ -223,7 +253,13 @@ def result_table(runs: Sequence[Mapping]) -> str:
 
 
 def cells_of(label: str, results: Mapping, prefix: str) -> list[str]:
-    """A row of the final table."""
+    """A row of the final table.
+
+    Args:
+        label: The first cell.
+        results: Of a run.
+        prefix: Of the metrics: `zero_shot_`, or "" for the method's.
+    """
     return [label, *(f"{results[prefix + metric]:.2f}" for metric in METRICS)]
 
 
