@@ -47,6 +47,7 @@ def test_every_setting_has_one_row_with_help_and_a_default_that_is_allowed():
     for key, row in all_rows().items():
         assert row.help and "\n" not in row.help, key
         assert not row.problem(row.default), key
+        assert row.canonical is None or row.canonical(row.default) == row.default, key
 
 
 @pytest.mark.parametrize("name", ["ViT-B/16", "small", "/somewhere/clip.pt"])

@@ -1,16 +1,23 @@
-"""Keys and trainers of Dassl, CoOp and version 1.0 that do not exist here.
+"""Keys, trainers and config files of Dassl, CoOp and version 1.0 that do not exist here.
 
 A yaml file or command line written for CoOp works as it is. Keys without a meaning here are
 ignored, with one log line. Keys with another name are translated: those of the table's column
 `alias`, and TRANSLATED. Values that ask for something unavailable are refused by name. Of settings
 that version 1.0 had, the value that is used anyway is accepted, and any other is refused with what
 to use.
+
+CoOp's scripts name config files that are not here, such as `trainers/CoOp/vit_b16_ep50.yaml`. Their
+names say what they hold: the backbone, the number of epochs and whether the context starts from
+words. All else in them is the same in each file.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePath
 
 from ...datasets.utils.errors import ConfigError
+from .registry import TRAINER_REGISTRY, registered_name
 from .safe_yaml import plain_value
 from .table import TABLE
 
@@ -64,6 +71,22 @@ DROPPED = {
 OPTIMIZER = "OPTIM.NAME"
 UNAVAILABLE_TRAINERS = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IVLP", "VPT")
 
+# The first part of a file's name -> the backbone.
+BACKBONE_NAMES = {
+    "rn50": "RN50",
+    "rn101": "RN101",
+    "vit_b32": "ViT-B/32",
+    "vit_b16": "ViT-B/16",
+    "vit_l14": "ViT-L/14",
+}
+# `_ep50`: epochs; `_ctxv1`: the context starts from words; `_val`: without settings of training.
+FILE_NAME = re.compile(
+    r"(?P<backbone>" + "|".join(BACKBONE_NAMES) + r")"
+    r"((?P<val>_val)|(_ep(?P<epochs>[1-9]\d{0,3}))?(?P<words>_ctxv1)?)(\.ya?ml)?",
+)
+DEFAULT_EPOCHS = 200
+WORDS = "a photo of a"
+
 
 def alias_table() -> dict[str, tuple[str, Mapping[object, object]]]:
     """CoOp's key -> our key, and our value for each of its values."""
@@ -76,6 +99,8 @@ def alias_table() -> dict[str, tuple[str, Mapping[object, object]]]:
 
 
 ALIASES = alias_table()
+# Keys of ours with values that mean something else in CoOp's files, or that have another name now.
+OUR_KEYS_WITH_OTHER_VALUES = frozenset(["INPUT.SIZE", *TRANSLATED, *RENAMED_VALUES])
 
 
 def translate(key: str, value: object, source: str) -> tuple[dict[str, object], str]:
@@ -166,3 +191,50 @@ def rename_value(key: str, value: object) -> tuple[object, str]:
     if not isinstance(value, str) or value not in new_names:
         return value, ""
     return new_names[value], f"{key} {value} is {new_names[value]} here"
+
+
+def coop_settings(name: str) -> dict[str, object] | None:
+    """The settings of a file that CoOp's scripts name.
+
+    Args:
+        name: What was given as --config-file, such as `configs/trainers/CoOp/rn50_ep100.yaml`. The
+            folder above the file is a trainer's name.
+
+    Returns:
+        The settings by their full keys; None if CoOp has no file of this name.
+    """
+    path = PurePath(name)
+    parts = FILE_NAME.fullmatch(path.name)
+    if parts is None or registered_name(path.parent.name) not in TRAINER_REGISTRY:
+        return None
+    settings: dict[str, object] = {"MODEL.BACKBONE.NAME": BACKBONE_NAMES[parts["backbone"]]}
+    if parts["val"]:
+        return settings
+    settings["DATALOADER.TRAIN_X.BATCH_SIZE"] = 32
+    settings["OPTIM.LR"] = 0.002
+    settings["OPTIM.MAX_EPOCH"] = int(parts["epochs"] or DEFAULT_EPOCHS)
+    settings["OPTIM.WARMUP_EPOCH"] = 1
+    settings["OPTIM.WARMUP_CONS_LR"] = 1e-5
+    if parts["words"]:
+        settings["TRAINER.COOP.CTX_INIT"] = WORDS
+    return settings
+
+
+def describes_training(source: str, values: Collection[tuple[str, object]]) -> bool:
+    """Whether a layer is a file in which OPTIM is about training prompts, as in CoOp's files."""
+    if source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values):
+        return True
+    return coop_settings(source) is not None
+
+
+def refuse_other_trainers(name: str) -> None:
+    """Refuses a config file of a trainer that exists in other checkouts only."""
+    folder = PurePath(name).parent.name
+    if folder in UNAVAILABLE_TRAINERS:
+        raise unavailable_trainer(folder)
+
+
+def describe(name: str, settings: dict[str, object]) -> str:
+    """The log line about a file that stands for settings."""
+    pairs = [f"{key} {value}" for key, value in settings.items()]
+    return f"{name} is not here; by CoOp's naming it stands for {', '.join(pairs)}"

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .declared import get_cfg_default, leaves, rows_of
+from .layers import declared_rows
 from .registry import TRAINER_REGISTRY, method_info, registered_name
 from .setting import Setting
-from .table import TABLE
+from .table import SHARED, TABLE
 
 FIRST_TITLE = "## Shared settings"  # of the tables in the README
 WIDTH = 100
@@ -78,12 +78,7 @@ def help_text(trainer: str = "") -> str:
 def method_rows(trainer: str) -> list[Setting]:
     """The rows of a method's own settings, also of those that a plugin adds by `extend_defaults`.
     """
-    shared_keys = leaves(get_cfg_default([])).keys()
-    own_defaults = {}
-    for key, default in leaves(get_cfg_default([trainer])).items():
-        if key not in shared_keys:
-            own_defaults[key] = default
-    return list(rows_of(own_defaults, trainer).values())
+    return [row for key, row in declared_rows([trainer]).items() if key not in SHARED]
 
 
 def method_lines(trainer: str) -> list[str]:

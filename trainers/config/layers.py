@@ -1,13 +1,16 @@
 """Layers of settings: defaults, the trainer's yaml, the data set's yaml, a config file, the
-command.
+command. They are read, merged and checked one value at a time.
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from yacs.config import CfgNode
@@ -15,11 +18,30 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
-from .coop_files import coop_settings, describe, refuse_other_trainers
-from .dassl_compat import check_dropped, is_dropped, is_ignored, rename_value, translate
-from .declared import get_cfg_default, leaves
-from .registry import TRAINER_REGISTRY, branch_of
+from .dassl_compat import (
+    OUR_KEYS_WITH_OTHER_VALUES,
+    check_dropped,
+    coop_settings,
+    describe,
+    describes_training,
+    is_dropped,
+    is_ignored,
+    refuse_other_trainers,
+    rename_value,
+    translate,
+)
+from .registry import (
+    BASE,
+    TRAINER_REGISTRY,
+    MethodInfo,
+    branch_of,
+    method_info,
+    method_settings,
+    registered_name,
+)
 from .safe_yaml import flatten, plain_value, read_yaml
+from .setting import Setting, undeclared_setting
+from .table import SHARED
 
 # `configs` is next to `trainers`, in a checkout and in an installed package.
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -34,20 +56,203 @@ Layer = tuple[str, list[tuple[str, object]]]
 class Config(CfgNode):
     """Settings that know their baseline: what they are without a config file, flags and pairs."""
 
-    @property
-    def baseline(self) -> Mapping[str, object] | None:
-        return self.__dict__.get("_baseline")
+    baseline: Mapping[str, object] | None = None
 
     def remember(self, baseline: Mapping[str, object]) -> None:
         # Set past CfgNode, which would take an attribute for a setting. Copies keep it.
-        self.__dict__["_baseline"] = dict(baseline)
+        self.__dict__["baseline"] = dict(baseline)
 
 
-def baseline_of(cfg: CfgNode) -> Mapping[str, object]:
-    """The settings of a config's trainer on its data set that a user gets without changing any."""
-    if isinstance(cfg, Config) and cfg.baseline is not None:
-        return cfg.baseline
-    return default_settings(cfg.TRAINER.NAME, cfg.DATASET.NAME)
+@dataclass
+class Merged:
+    """Settings from their layers.
+
+    Attributes:
+        cfg: The settings that the method has, each one checked.
+        method: The method.
+        values: All settings that may be given, also those of other methods, by their full keys.
+        notes: Lines for the log.
+    """
+
+    cfg: Config
+    method: MethodInfo
+    values: Mapping[str, object]
+    notes: list[str]
+
+
+def merge_layers(
+    lower: Sequence[Layer], upper: Sequence[Layer], resumed: bool = False,
+) -> Merged:
+    """Settings from their layers.
+
+    Args:
+        lower: What a run has without a user's changes: the data set's yaml, or a resumed run's.
+        upper: What a user changed, the last layer being that of KEY VALUE pairs.
+        resumed: Whether `lower` has the settings of a run, so that the trainer's yaml is left out.
+    """
+    name = find_trainer([*lower, *upper])
+    TRAINER_REGISTRY.get(name)  # refuses unknown names
+    method = method_info(name)
+    if not resumed:
+        lower = with_trainer_layer(lower, name)
+    rows, all_rows = needed_rows(name, [*lower, *upper])
+
+    values = default_values(all_rows)
+    values["TRAINER.NAME"] = name
+    notes = merge(values, lower, method.trained)
+    baseline = dict(values)
+    notes += merge(values, upper, method.trained)
+    if values["TRAINER.NAME"] != name:
+        notes.append(f"trainer {values['TRAINER.NAME']} is {name}")
+        values["TRAINER.NAME"] = name
+    _, pairs = upper[-1]
+    other_methods = [key for key, _ in pairs if key in values and key not in rows]
+    if other_methods:
+        notes.append(f"no effect on {name}, because another method's: {', '.join(other_methods)}")
+
+    resolve_augmix(values, baseline)
+
+    cfg = Config()
+    cfg.remember(baseline)
+    for key, row in rows.items():
+        add_setting(cfg, key, checked_value(row, values[key], method))
+    return Merged(cfg, method, values, notes)
+
+
+def find_trainer(layers: Sequence[Layer]) -> str:
+    """The registered name of the trainer that the last layer with a name asks for.
+
+    A name that is not registered is returned as it is: the registry refuses it.
+    """
+    name = ""
+    for _, values in layers:
+        for key, value in values:
+            if key == "TRAINER.NAME":
+                name = "" if value is None else str(value)
+    if not name:
+        raise ConfigError(
+            f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}"
+        )
+    if name in TRAINER_REGISTRY:
+        return name
+    translated, _ = translate("TRAINER.NAME", name, "")
+    return registered_name(str(translated["TRAINER.NAME"]))
+
+
+def needed_rows(
+    trainer: str, layers: Sequence[Layer],
+) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    """The rows of the settings that a trainer has, and of all that may be given.
+
+    Other methods are imported only if a setting of theirs is given, as in the yaml of a shifted
+    data set, or if their terms are added.
+    """
+    pairs: list[tuple[str, object]] = []
+    for _, values in layers:
+        pairs += values
+    methods: Iterable[str] = [trainer]
+    if any(key == "TRAINER.REGULARISERS" and value for key, value in pairs):
+        methods = TRAINER_REGISTRY
+    rows = declared_rows(methods)
+    if all(key in rows for key, _ in pairs):
+        return rows, rows
+    return rows, declared_rows()
+
+
+def resolve_augmix(values: dict[str, object], baseline: dict[str, object]) -> None:
+    """Replaces TTA.AUGMIX auto by what the data set's public scripts use."""
+    if not values["DATASET.NAME"]:
+        return
+    augmix = DATASET_REGISTRY.get(str(values["DATASET.NAME"])).augmix
+    for settings in (values, baseline):
+        if settings["TTA.AUGMIX"] == "auto":
+            settings["TTA.AUGMIX"] = "on" if augmix else "off"
+
+
+def checked_value(row: Setting, value: object, method: MethodInfo) -> object:
+    """A value in one spelling where several mean the same. Defaults need no check.
+
+    Args:
+        row: Of the setting.
+        value: Of the type of the default.
+        method: The method. Those for version 1.0 have `choices`.
+
+    Raises:
+        ConfigError: One line about what the value must be.
+    """
+    if value == row.default:
+        return value
+    if row.canonical is not None:
+        value = row.canonical(value)
+    remedy = row.problem(value)
+    if not remedy and method.cls is not None and row.key in method.cls.choices:
+        choices = method.cls.choices[row.key]
+        if value not in choices:
+            remedy = f"one of {', '.join(choices)}"
+    if remedy:
+        raise ConfigError(f"{row.key} is {value!r}; it must be {remedy}")
+    return value
+
+
+# Defaults
+
+def declared_rows(methods: Iterable[str] = TRAINER_REGISTRY) -> dict[str, Setting]:
+    """The rows of the shared settings and of those of the given methods, by their full keys."""
+    rows = dict(SHARED)
+    for name in methods:
+        method = TRAINER_REGISTRY.get(name)
+        for row in method_settings(method):
+            rows[row.key] = row
+        if extends_defaults(method):
+            rows = extended_rows(method, rows)
+    return rows
+
+
+def extends_defaults(method: type[Any]) -> bool:
+    """Whether a method adds settings as those for version 1.0 do."""
+    for cls in method.__mro__:
+        if "extend_defaults" in vars(cls):
+            return cls.__name__ != BASE
+    return False
+
+
+def extended_rows(method: type[Any], rows: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Rows with those of the settings that `extend_defaults` of a method adds or changes."""
+    tree = tree_of(rows)
+    method.extend_defaults(tree)
+    extended = {}
+    for key, default in flatten(tree):
+        if key in rows:
+            extended[key] = replace(rows[key], default=default)
+        else:
+            extended[key] = undeclared_setting(key, default)
+    return extended
+
+
+def get_cfg_default(methods: Iterable[str] = TRAINER_REGISTRY) -> CfgNode:
+    """A fresh copy of all defaults, with those of the given methods."""
+    return tree_of(declared_rows(methods))
+
+
+def tree_of(rows: Mapping[str, Setting]) -> CfgNode:
+    """The defaults as a tree."""
+    tree = CfgNode()
+    for key, row in rows.items():
+        add_setting(tree, key, row.default)
+    return tree
+
+
+def add_setting(tree: CfgNode, key: str, value: object) -> None:
+    """Adds a setting to a tree."""
+    *groups, leaf = key.split(".")
+    node = tree
+    for group in groups:
+        node = node.setdefault(group, CfgNode())
+    node[leaf] = deepcopy(value)  # a list must not be shared
+
+
+def default_values(rows: Mapping[str, Setting]) -> dict[str, object]:
+    return {key: row.default for key, row in rows.items()}
 
 
 def default_settings(trainer: str, dataset: str = "") -> dict[str, object]:
@@ -60,7 +265,7 @@ def default_settings(trainer: str, dataset: str = "") -> dict[str, object]:
     file = dataset_file_of(dataset)
     layers = [file_layer(file)] if file else []
     layers = with_trainer_layer(layers, trainer)
-    settings = leaves(get_cfg_default())
+    settings = default_values(declared_rows())
     merge(settings, layers, TRAINER_REGISTRY.get(trainer).trained)
     return settings
 
@@ -88,6 +293,8 @@ def with_trainer_layer(layers: Sequence[Layer], trainer: str) -> list[Layer]:
     return [file_layer(file), *layers]
 
 
+# Merging
+
 def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -> list[str]:
     """Applies layers to settings. CoOp's names and values are translated.
 
@@ -106,11 +313,13 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
     unknown: list[str] = []
     for source, values in layers:
         ignored: list[str] = []
-        is_training_file = describes_training(source, values)
         for key, value in values:
-            if is_training_file and not trained and key.startswith("OPTIM."):
+            if not trained and key.startswith("OPTIM.") and describes_training(source, values):
                 # OPTIM in CoOp's files is about training prompts; the step at test time is ours.
                 ignored.append(key)
+                continue
+            if is_ours(key, value, settings):
+                settings[key] = cast_like_default(key, value, settings[key], source)
                 continue
             if is_dropped(key):
                 notes.append(check_dropped(key, value, source, trained))
@@ -141,11 +350,11 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
     return notes
 
 
-def describes_training(source: str, values: Collection[tuple[str, object]]) -> bool:
-    """Whether a layer is a file in which OPTIM is about training prompts, as in CoOp's files."""
-    if source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values):
-        return True
-    return coop_settings(source) is not None
+def is_ours(key: str, value: object, settings: Mapping[str, object]) -> bool:
+    """Whether key and value need no translation. A value that is set already needs none."""
+    if key not in settings:
+        return False
+    return key not in OUR_KEYS_WITH_OTHER_VALUES or value == settings[key]
 
 
 def probable_key(key: str, known: Iterable[str]) -> str:
@@ -165,6 +374,9 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
     kind = type(default)
     if value == "auto" and key in NUMBER_OF_AUTO:
         value = NUMBER_OF_AUTO[key]
+    if kind in (int, float) and isinstance(value, str):
+        with suppress(ValueError, OverflowError):
+            value = kind(value)
     if kind is str and isinstance(value, bool):
         value = "on" if value else "off"
     elif kind is str and (isinstance(value, str) or not isinstance(value, Collection)):
@@ -180,6 +392,8 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
         raise ConfigError(f"{key} in {source} must be of type {kind.__name__}, not {value!r}")
     return value
 
+
+# Reading
 
 def file_layer(path: Path) -> Layer:
     values = list(flatten(read_yaml(path)))
@@ -203,6 +417,12 @@ def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:
             yield str(token), rest.pop(0)
         else:
             raise ConfigError(f"settings come as KEY VALUE pairs; '{token}' has no value")
+
+
+def pairs_layer(source: str, trainer: str, flags: Sequence, opts: Sequence) -> Layer:
+    """The layer of what a user gives beside files, the last of equal keys counts."""
+    trainer_pair = ["TRAINER.NAME", trainer] if trainer else []
+    return source, [*read_pairs(trainer_pair), *read_pairs(flags), *read_pairs(opts)]
 
 
 def find_config(name: str, folder: str) -> Path:

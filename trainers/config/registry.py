@@ -2,20 +2,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from yacs.config import CfgNode
 
 from ...datasets.utils.registry import Registry
+from .setting import Setting
 
 PACKAGE = __name__.removesuffix(".config.registry")  # of the trainers
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parents[1], PACKAGE)
 SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that state none
 ZERO_SHOT = "ZeroShot"  # the trainer that is CLIP without adaptation; others are compared with it
+BASE = "BaseTrainer"  # all methods are derived from it; its hooks for settings do nothing
 LAST = 1000  # display order of methods that state none
+
+# The settings that a method reads, given all settings by their full keys.
+UsedSettings = Callable[[Mapping[str, object]], Collection[str]]
 
 
 def build_trainer(cfg: CfgNode, dataset: Any = None) -> Any:
@@ -66,6 +71,38 @@ def is_plugin(cls: type) -> bool:
     return not cls.__module__.startswith(f"{package}.")
 
 
+def method_settings(method: type[Any]) -> tuple[Setting, ...]:
+    """The rows that a method declares, with full keys.
+
+    A class has the rows of the classes that it is derived from, in their branches, except those
+    that it declares again under the same name in its own branch.
+    """
+    rows: dict[str, Setting] = {}
+    for cls in method.__mro__:
+        for row in vars(cls).get("settings", ()):
+            if row.key in rows:
+                continue
+            full_key = row.key
+            if "." not in full_key:
+                full_key = f"TRAINER.{branch_of(cls.__name__)}.{row.key}"
+            rows[row.key] = replace(row, key=full_key)
+    return tuple(rows.values())
+
+
+def declared_use(method: type[Any]) -> UsedSettings | None:
+    """The class method by which a method says what it reads; None if it does not say.
+
+    A user's class may read any setting, whatever the class that it is derived from reads. So it is
+    asked only if it defines `used_settings` itself.
+    """
+    for cls in method.__mro__:
+        if "used_settings" in vars(cls) and cls.__name__ != BASE:
+            return method.used_settings
+        if is_plugin(cls):
+            return None
+    return None
+
+
 @dataclass(frozen=True)
 class MethodInfo:
     """What settings, tables, figures and plans need to know about a method, registered or not.
@@ -83,6 +120,10 @@ class MethodInfo:
         online: Its predictions depend on the order of the images, whatever its settings.
         zero_shot: CLIP without adaptation; all others are compared with it.
         cls: The registered class; None if there is none.
+        is_plugin: Whether it is a user's, or not registered: what it reads is not known.
+        settings: The rows of its own settings, with full keys.
+        used_settings: Of all settings, those with `used_by` in the table that it reads; None if not
+            known.
     """
 
     name: str
@@ -97,26 +138,9 @@ class MethodInfo:
     online: bool = False
     zero_shot: bool = False
     cls: type[Any] | None = None
-
-    @property
-    def is_plugin(self) -> bool:
-        """Whether it is a user's, or not registered: what it reads is not known."""
-        return self.cls is None or is_plugin(self.cls)
-
-    def used_settings(self, settings: Mapping[str, object]) -> Collection[str] | None:
-        """The settings with `used_by` in the table that it reads; None if not known.
-
-        A user's class may read any setting, whatever the class that it is derived from reads. So
-        it is asked only if it defines `used_settings` itself.
-        """
-        if self.cls is None:
-            return None
-        for cls in self.cls.__mro__:
-            if "used_settings" in vars(cls):
-                return self.cls.used_settings(settings)
-            if is_plugin(cls):
-                return None
-        return None
+    is_plugin: bool = True
+    settings: Sequence[Setting] = field(default=(), compare=False)
+    used_settings: UsedSettings | None = field(default=None, compare=False)
 
 
 # Keys of a figure's data; MethodInfo has a label of its own.
@@ -149,6 +173,9 @@ def method_info(name: str | MethodInfo) -> MethodInfo:
         online=method.online,
         zero_shot=not method.tuned and not method.trained,
         cls=method,
+        is_plugin=is_plugin(method),
+        settings=method_settings(method),
+        used_settings=declared_use(method),
     )
 
 

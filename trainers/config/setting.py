@@ -5,8 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-
-from .registry import MethodInfo
+from typing import Any
 
 Settings = Mapping[str, object]  # every setting of a run by its full key
 
@@ -123,19 +122,6 @@ class Check:
 Allowed = Range | OneOf | Check
 
 
-def always(settings: Settings, method: MethodInfo) -> str:
-    """The effect of most settings: they have one with every method and all other settings."""
-    return ""
-
-
-def unchanged(value: object) -> object:
-    return value
-
-
-def equal(value: object, default: object) -> bool:
-    return value == default
-
-
 @dataclass(frozen=True)
 class Setting:
     """One row of the table of settings.
@@ -150,20 +136,22 @@ class Setting:
         alias: A key of CoOp or Dassl that means the same, and our value for each of its values.
         used_by: The methods that read it, in words; "" = all. Which these are, methods say
             themselves (see `used_settings` in base.py).
-        effect: A function of all settings and of the method. It returns "" if the setting has an
-            effect, else what to do to give it one.
+        effect: A function of all settings and of the method (a `MethodInfo`). It returns "" if the
+            setting has an effect, else what to do to give it one. None: it always has one.
         auto: How the default is resolved if it stands for another value; "" if it does not.
         resolve: The value that the default stands for as far as the settings tell; None if only
             the model or the data tell.
-        canonical: One spelling for values that mean the same.
-        same: Whether a value means the same as the default, given what the default stands for.
+        canonical: One spelling for values that mean the same; None = each means something else.
+            Defaults are in this spelling.
+        is_limit: Whether all values above what the default stands for mean the same as it.
         names_file: Whether it names a file. Records and labels have the file's name and a hash of
             its content instead of its path.
         recorded: How a record states a value that is not a file's and may have a path in it.
         in_path: Whether it is a folder of its own in a run's path, so that it is not in the tag.
         rounding: Whether it changes predictions by rounding alone. Such a setting makes no other
             row, label or folder.
-        show: How a row label states a value: text with {} for the value, or a function.
+        show: How a row label states a value: text with {} for the value, or a function; "" = the
+            table says nothing about it.
         title: What a table that compares its values is called; "" = its key.
     """
 
@@ -174,29 +162,17 @@ class Setting:
     allowed: Allowed | None = None
     alias: tuple[str, Mapping[object, object]] | None = None
     used_by: str = ""
-    effect: Callable[[Settings, MethodInfo], str] = always
+    effect: Callable[[Settings, Any], str] | None = None
     auto: str = ""
     resolve: Callable[[Settings], object] | None = None
-    canonical: Callable[[object], object] = unchanged
-    same: Callable[[object, object], bool] = equal
+    canonical: Callable[[object], object] | None = None
+    is_limit: bool = False
     names_file: bool = False
     recorded: Callable[[str], str] | None = None
     in_path: bool = False
     rounding: bool = False
     show: str | Callable[[object], str] = ""
     title: str = ""
-
-    @property
-    def influences_predictions(self) -> bool:
-        return self.role in PREDICTION_ROLES and not self.rounding
-
-    def reason_without_effect(self, settings: Settings, method: MethodInfo) -> str:
-        """What to do if it has no effect on predictions; "" if it has one."""
-        if self.used_by:
-            used = method.used_settings(settings)
-            if used is not None and self.key not in used:
-                return f"only {self.used_by}, use it"
-        return self.effect(settings, method)
 
     def problem(self, value: object) -> str:
         """What a value must be, if it is not allowed; "" if it is allowed."""
@@ -223,11 +199,12 @@ class Setting:
             bad = [*bad, math.nan, math.inf]
         return good, bad
 
-    def words(self, value: object) -> str:
-        """A value as a row label states it; "" if the table says nothing about it."""
-        if callable(self.show):
-            return self.show(value)
-        return self.show.format(plain_number(value))
+
+def undeclared_setting(key: str, default: object = "") -> Setting:
+    """The row of a setting that no row declares: it belongs to a method."""
+    if key.rpartition(".")[2] == "LAMBDA":
+        return Setting(key, default, "λ", allowed=Range(least=0), show="λ {}")
+    return Setting(key, default, "")
 
 
 def plain_number(value: object) -> str:

@@ -4,16 +4,26 @@ The rows themselves are in table.py and in the methods' files.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 
 from yacs.config import CfgNode
 
-from .declared import find_setting, get_cfg_default, leaves, method_settings, rows_of
-from .layers import baseline_of, default_settings
+from .layers import Config, declared_rows, default_settings, get_cfg_default
 from .names import file_label, path_safe
-from .registry import TRAINER_REGISTRY, method_info, method_key
-from .setting import Check, OneOf, Range, Role, Setting, plain_number
+from .registry import TRAINER_REGISTRY, branch_of, method_info, method_key, method_settings
+from .safe_yaml import flatten
+from .setting import (
+    PREDICTION_ROLES,
+    Check,
+    OneOf,
+    Range,
+    Role,
+    Setting,
+    plain_number,
+    undeclared_setting,
+)
+from .table import SHARED
 
 __all__ = [
     "Check",
@@ -40,8 +50,112 @@ __all__ = [
 Resolved = Mapping[str, object]  # what defaults stand for, known from model and data: {KEY: value}
 
 
+def leaves(cfg: CfgNode) -> dict[str, object]:
+    """Every setting by its full key."""
+    return dict(flatten(cfg))
+
+
+def baseline_of(cfg: CfgNode) -> Mapping[str, object]:
+    """The settings of a config's trainer on its data set that a user gets without changing any."""
+    if isinstance(cfg, Config) and cfg.baseline is not None:
+        return cfg.baseline
+    return default_settings(cfg.TRAINER.NAME, cfg.DATASET.NAME)
+
+
+# Rows
+
+def find_setting(key: str) -> Setting:
+    """The row of a full key.
+
+    A key that a plugin adds by `extend_defaults`, or that is not declared, gets a neutral row.
+    """
+    return declared_setting(key) or undeclared_setting(key)
+
+
+def declared_setting(key: str) -> Setting | None:
+    """The row of a full key; None if no row declares it."""
+    if key in SHARED:
+        return SHARED[key]
+    # Methods are imported only as far as needed: first the one that has the key's branch.
+    names = sorted(
+        TRAINER_REGISTRY, key=lambda name: not key.startswith(f"TRAINER.{branch_of(name)}.")
+    )
+    for name in names:
+        for row in method_settings(TRAINER_REGISTRY.get(name)):
+            if row.key == key:
+                return row
+        if key.startswith(f"TRAINER.{branch_of(name)}."):
+            break  # the plugin adds it by extend_defaults
+    return None
+
+
+def rows_of(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
+    """The row of each setting of a config.
+
+    Args:
+        settings: The settings by their full keys.
+        trainer: The name of the method, whose rows may be anywhere in the tree.
+    """
+    method_rows = {row.key: row for row in method_info(trainer).settings}
+    rows = {}
+    for key, value in settings.items():
+        row = SHARED.get(key) or method_rows.get(key) or declared_setting(key)
+        rows[key] = row or undeclared_setting(key, value)
+    return rows
+
+
+def influences_predictions(row: Setting) -> bool:
+    """Whether a setting changes predictions by more than rounding, where it has an effect."""
+    return row.role in PREDICTION_ROLES and not row.rounding
+
+
+# Effects
+
+class Effects:
+    """Which settings have an effect on the predictions of a run.
+
+    Attributes:
+        settings: All settings of the run by their full keys.
+        method: Its method.
+        used: Of the settings with `used_by` in the table, those that the method reads; None if not
+            known.
+        only_tests: Whether a method that learns from labelled images tests a finished prompt.
+        foreign: The settings of methods that the run does not use.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, object], trainer: str, trains: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.method = method_info(trainer)
+        self.used: Collection[str] | None = None
+        if self.method.used_settings is not None:
+            self.used = self.method.used_settings(settings)
+        self.only_tests = self.method.trained and not trains
+        self.foreign = foreign_keys(settings, trainer)
+
+    def has(self, row: Setting) -> bool:
+        """Whether a setting has an effect."""
+        if row.key in self.foreign or not influences_predictions(row):
+            return False
+        if self.only_tests and row.role is Role.METHOD and not row.in_path:
+            return False
+        return not self.remedy(row)
+
+    def remedy(self, row: Setting) -> str:
+        """What to do if it has no effect on predictions; "" if it has one."""
+        if row.used_by and self.used is not None and row.key not in self.used:
+            return f"only {row.used_by}, use it"
+        if row.effect is not None:
+            return row.effect(self.settings, self.method)
+        return ""
+
+
 def effective_settings(
-    cfg: CfgNode, resolved: Resolved | None = None, trains: bool = True,
+    cfg: CfgNode,
+    resolved: Resolved | None = None,
+    trains: bool = True,
+    keys: Collection[str] | None = None,
 ) -> dict[str, object]:
     """The settings that a run's predictions depend on, by their full keys.
 
@@ -55,12 +169,24 @@ def effective_settings(
             such as {"INPUT.PIXEL_MEAN": [0.48, 0.46, 0.41], "TEST.LIMIT": number of images}.
         trains: Whether a method that learns from labelled images does so in this run. If it tests
             a finished prompt instead, the settings of its training have no effect.
+        keys: The settings that are asked for; None = all.
     """
     settings = leaves(cfg)
+    effects = Effects(settings, cfg.TRAINER.NAME, trains)
     values = {}
-    for key, row in effective_rows(settings, cfg.TRAINER.NAME, trains).items():
-        values[key] = effective_value(row, settings[key], settings, resolved or {})
+    for key, row in rows_of(settings, cfg.TRAINER.NAME).items():
+        if keys is not None and key not in keys:
+            continue
+        if effects.has(row):
+            values[key] = effective_value(row, settings[key], settings, resolved or {})
     return values
+
+
+def effective_rows(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
+    """The rows of the settings that influence the predictions of a trainer."""
+    effects = Effects(settings, trainer)
+    rows = rows_of(settings, trainer)
+    return {key: row for key, row in rows.items() if effects.has(row)}
 
 
 def changed_settings(
@@ -79,37 +205,49 @@ def changed_settings(
     Returns:
         For each key the default and the value, both as in `effective_settings`.
     """
-    settings = leaves(cfg)
-    baseline = baseline_of(cfg)
+    effects = Effects(leaves(cfg), cfg.TRAINER.NAME, trains)
     changed = {}
-    for key, row in effective_rows(settings, cfg.TRAINER.NAME, trains).items():
-        default = baseline.get(key, row.default)
-        value = settings[key]
-        if row.in_path or row.canonical(value) == row.canonical(default):
-            continue
-        effective_default = effective_value(row, default, settings, resolved or {})
-        effective = effective_value(row, value, settings, resolved or {})
-        if effective != effective_default:
-            changed[key] = (effective_default, effective)
+    for row, default, value in differences(cfg, resolved or {}):
+        if not row.in_path and effects.has(row):
+            changed[row.key] = (default, value)
     return changed
 
 
 def without_effect(cfg: CfgNode) -> list[tuple[str, str]]:
     """The settings that a user changed although they have no effect here, each with what to do."""
+    effects = Effects(leaves(cfg), cfg.TRAINER.NAME)
+    unused = []
+    for row, _, _ in differences(cfg, {}):
+        remedy = effects.remedy(row)
+        if remedy:
+            unused.append((row.key, remedy))
+    return unused
+
+
+def differences(
+    cfg: CfgNode, resolved: Resolved,
+) -> Iterator[tuple[Setting, object, object]]:
+    """The settings that mean something else than the defaults of the trainer on this data set.
+
+    Args:
+        cfg: The settings of a run.
+        resolved: See `effective_settings`.
+
+    Yields:
+        The row of each, the default and the value, both as in `effective_settings`.
+    """
     settings = leaves(cfg)
     baseline = baseline_of(cfg)
-    method = method_info(cfg.TRAINER.NAME)
-    unused = []
-    for key, row in rows_of(settings, method.name).items():
-        if not row.influences_predictions:
+    for key, value in settings.items():
+        if key in baseline and baseline[key] == value:
             continue
-        remedy = row.reason_without_effect(settings, method)
-        if not remedy:
+        row = find_setting(key)
+        if not influences_predictions(row):
             continue
-        default = effective_value(row, baseline.get(key, row.default), settings, {})
-        if effective_value(row, settings[key], settings, {}) != default:
-            unused.append((key, remedy))
-    return unused
+        default = effective_value(row, baseline.get(key, row.default), settings, resolved)
+        effective = effective_value(row, value, settings, resolved)
+        if effective != default:
+            yield row, default, effective
 
 
 def settings_of_training(cfg: CfgNode) -> list[str]:
@@ -123,32 +261,13 @@ def settings_of_training(cfg: CfgNode) -> list[str]:
     return words
 
 
-def effective_rows(
-    settings: Mapping[str, object], trainer: str, trains: bool = True,
-) -> dict[str, Setting]:
-    """The rows of the settings that influence the predictions of a trainer."""
-    method = method_info(trainer)
-    only_tests = method.trained and not trains
-    terms = added_terms(settings)
-    foreign = foreign_keys(settings, trainer, terms)
-    effective = {}
-    for key, row in rows_of(settings, trainer).items():
-        if key in foreign or not row.influences_predictions:
-            continue
-        if only_tests and row.role is Role.METHOD and not row.in_path:
-            continue
-        if not row.reason_without_effect(settings, method):
-            effective[key] = row
-    return effective
-
-
 def added_terms(settings: Mapping[str, object]) -> set[str]:
     """The methods that TRAINER.REGULARISERS adds, in one spelling."""
     terms = str(settings.get("TRAINER.REGULARISERS") or "").split(",")
     return {method_key(term.partition(":")[0]) for term in terms if term.strip()}
 
 
-def foreign_keys(settings: Mapping[str, object], trainer: str, terms: set[str]) -> set[str]:
+def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
     """The settings of methods that a run does not use.
 
     A config with added terms has the settings of all methods. Of an added term all count but its λ,
@@ -156,7 +275,8 @@ def foreign_keys(settings: Mapping[str, object], trainer: str, terms: set[str]) 
     """
     if trainer not in TRAINER_REGISTRY:
         return set()
-    own_keys = leaves(get_cfg_default([trainer])).keys()
+    own_keys = declared_rows([trainer]).keys()
+    terms = added_terms(settings)
     foreign = set()
     for key in settings:
         if key in own_keys:
@@ -177,7 +297,8 @@ def effective_value(
         return value
     if row.recorded is not None:
         return row.recorded(str(value))
-    value = row.canonical(value)
+    if row.canonical is not None:
+        value = row.canonical(value)
     if row.key in resolved:
         meaning = resolved[row.key]
     elif row.resolve is not None:
@@ -186,7 +307,10 @@ def effective_value(
         meaning = None
     if meaning is None:
         return value
-    if value == row.default or row.same(value, meaning):
+    is_default = value in (row.default, meaning)
+    if row.is_limit and isinstance(value, int) and isinstance(meaning, int):
+        is_default = is_default or 0 < meaning <= value
+    if is_default:
         # The default of `auto` settings stands for another value. That of the others is stated.
         return meaning if row.auto else row.default
     return value
@@ -235,12 +359,16 @@ def setting_words(key: str, value: object) -> str:
 
     Two settings or values never have the same words.
     """
-    words = find_setting(key).words(value)
-    if words:
-        return words
+    show = find_setting(key).show
+    if callable(show):
+        return show(value)
+    if isinstance(value, float):
+        value = plain_number(value)
+    if show:
+        return show.format(value)
     leaf = key.rpartition(".")[2]
     name = key.removeprefix("TRAINER.") if leaf in ambiguous_names() else leaf
-    return f"{name} {plain_number(value) or 'none'}"
+    return f"{name} {value if str(value) else 'none'}"
 
 
 def setting_title(key: str, methods: str = "") -> str:

@@ -6,7 +6,7 @@ help, labels, run folders and records are made from these rows. To change a sett
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from ...datasets.base import DATASET_REGISTRY
@@ -190,7 +190,7 @@ def are_words(value: object) -> bool:
     return bool(text.strip(" _")) and "{" not in text
 
 
-# One spelling for values that mean the same, and when a value means the same as the default.
+# One spelling for values that mean the same.
 
 def one_reset(value: object) -> object:
     if str(value) in EVERY_IMAGE:
@@ -208,20 +208,6 @@ def one_order_of_terms(value: object) -> object:
         if term.strip():
             terms.append(f"{method_key(name)}{colon}{weight.strip()}")
     return ",".join(sorted(terms))
-
-
-def includes_all_images(limit: object, images: object) -> bool:
-    """Whether TEST.LIMIT leaves out none of the images."""
-    if not isinstance(limit, int) or not isinstance(images, int):
-        return limit == images
-    return limit == 0 or 0 < images <= limit
-
-
-def equal_numbers(value: object, default: object) -> bool:
-    """Whether lists of numbers are the same; [] stands for the default."""
-    if not isinstance(value, list | tuple) or not isinstance(default, list | tuple):
-        return value == default
-    return not value or list(value) == list(default)
 
 
 # Words for row labels.
@@ -385,12 +371,12 @@ TABLE: Sequence[Setting] = (
         Role.VIEWS,
         Check(are_pixel_means, "[] (the backbone's) or three numbers up to 1",
               good=([], [0.5, 0.5, 0.5]), bad=([0.5], [2, 0, 0], ["a", "b", "c"])),
-        auto="the backbone's", resolve=mean_of_backbone, same=equal_numbers, show="pixel mean {}"),
+        auto="the backbone's", resolve=mean_of_backbone, show="pixel mean {}"),
     Setting(
         "INPUT.PIXEL_STD", [], "their standard deviations", Role.VIEWS,
         Check(are_pixel_deviations, "[] (the backbone's) or three numbers up to 1",
               good=([], [0.5, 0.5, 0.5]), bad=([0.5], [0, 0, 0], ["a", "b", "c"])),
-        auto="the backbone's", resolve=std_of_backbone, same=equal_numbers, show="pixel std {}"),
+        auto="the backbone's", resolve=std_of_backbone, show="pixel std {}"),
 
     Setting(
         "DATALOADER.NUM_WORKERS", -1, "threads that decode images and make views", Role.NONE,
@@ -507,7 +493,7 @@ TABLE: Sequence[Setting] = (
         Range(least=1), rounding=True),
     Setting(
         "TEST.LIMIT", 0, "number of test images, spread evenly over the set; 0 = all", Role.DATA,
-        Range(least=0), same=includes_all_images, show="{} images"),
+        Range(least=0), is_limit=True, show="{} images"),
     Setting(
         "TEST.ORDER", "random",
         "of the images for online methods: random, correlated (neighbours of a class) or sorted",
@@ -527,3 +513,5 @@ TABLE: Sequence[Setting] = (
         "CACHE.DIR", "",
         "folder of cached view features, shared by all methods; empty = no cache", Role.PLACE),
 )
+
+SHARED: Mapping[str, Setting] = {row.key: row for row in TABLE}

@@ -12,8 +12,8 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
-from .declared import leaves, rows_of
-from .registry import TRAINER_REGISTRY, method_info, method_key
+from .registry import MethodInfo, method_key
+from .safe_yaml import flatten
 from .table import EVERY_IMAGE, MEAN, SIMILARITY
 
 __all__ = [
@@ -28,11 +28,11 @@ SEPARATOR = "|"  # between templates in PROMPT.TEMPLATE
 def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
     """Refuses the value of `key` unless `condition` holds; `remedy` completes "it must be …"."""
     if not condition:
-        raise ConfigError(f"{key} is {leaves(cfg)[key]!r}; it must be {remedy}")
+        raise ConfigError(f"{key} is {dict(flatten(cfg))[key]!r}; it must be {remedy}")
 
 
 def require_one_of(cfg: CfgNode, key: str, *choices: str) -> None:
-    require(cfg, leaves(cfg)[key] in choices, key, f"one of {', '.join(choices)}")
+    require(cfg, dict(flatten(cfg))[key] in choices, key, f"one of {', '.join(choices)}")
 
 
 def require_kept_views(cfg: CfgNode) -> None:
@@ -42,33 +42,19 @@ def require_kept_views(cfg: CfgNode) -> None:
             f"at least {least:g} to keep one of {cfg.TTA.VIEWS} views")
 
 
-def validate(cfg: CfgNode) -> None:
-    """Refuses settings that cannot work, with one line about values that would."""
-    if not cfg.TRAINER.NAME:
-        raise ConfigError(
-            f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}"
-        )
-    trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
-    settings = leaves(cfg)
-    for key, row in rows_of(settings, cfg.TRAINER.NAME).items():
-        remedy = row.problem(settings[key])
-        if remedy:
-            raise ConfigError(f"{key} is {settings[key]!r}; it must be {remedy}")
-    for key, words in trainer.choices.items():  # of plugins written for version 1.0
-        require_one_of(cfg, key, *words)
-
+def validate(cfg: CfgNode, method: MethodInfo) -> None:
+    """Refuses settings that cannot work together, with one line about values that would."""
     if cfg.DATASET.NAME:  # `adapt` works on tensors and needs no data set
         dataset = DATASET_REGISTRY.get(cfg.DATASET.NAME)
-        dataset.check_corruption(cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY)
-    check_texts(cfg, trainer.tunes_context or trainer.trained)
-    check_tuning(cfg)
-    trainer.validate(cfg)
+        if cfg.DATASET.CORRUPTION or not dataset.clean:
+            dataset.check_corruption(cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY)
+    check_texts(cfg, method.tunes_context or method.trained)
+    if not method.tunes_by_gradients:
+        refuse_gradient_settings(cfg)
 
 
-def check_tuning(cfg: CfgNode) -> None:
-    """Refuses settings of gradient steps for a method that takes none."""
-    if method_info(cfg.TRAINER.NAME).tunes_by_gradients:
-        return
+def refuse_gradient_settings(cfg: CfgNode) -> None:
+    """Refuses settings of gradient steps, for a method that takes none."""
     methods = "works only with methods that tune by gradients (TPT, RTPT, TPS …)"
     if cfg.TRAINER.REGULARISERS:
         raise ConfigError(f"TRAINER.REGULARISERS {cfg.TRAINER.REGULARISERS} {methods}.")

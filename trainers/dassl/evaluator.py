@@ -26,8 +26,8 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
-from ..config.roles import leaves
 from ..config.safe_yaml import flatten, unflatten
+from ..config.settings import leaves
 from ..functional import BINS
 from ..functional.arrays import log_softmax
 from ..functional.scoring import brier

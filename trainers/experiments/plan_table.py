@@ -9,7 +9,13 @@ from tabulate import tabulate
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
 from ..config.layers import read_pairs
-from ..config.settings import effective_settings, find_setting, get_cfg_default, leaves
+from ..config.settings import (
+    effective_settings,
+    find_setting,
+    get_cfg_default,
+    influences_predictions,
+    leaves,
+)
 from ..functional.significance import SD_ALIKE, SD_NEAR_ZERO, smallest_difference
 from ..registry import method_info
 from .planned_run import PlannedRun, work_groups
@@ -95,7 +101,7 @@ def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[st
     known = leaves(get_cfg_default())
     unused = []
     for key, _ in read_pairs(workspace.opts):
-        if key not in known or not find_setting(key).influences_predictions:
+        if key not in known or not influences_predictions(find_setting(key)):
             continue
         if not any(key in effective_settings(run.cfg) for run in runs):
             unused.append(key)
