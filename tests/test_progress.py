@@ -48,20 +48,6 @@ def test_lines_are_rare_and_the_time_left_comes_true(slow):
             assert left / 2 <= seconds(match["left"]) <= left * 2 + 1
 
 
-def test_other_work_in_between_does_not_count():
-    """As the encoding of view features, which has a bar of its own, before a run's first image."""
-    now = 0.0
-    stream = io.StringIO()
-    bar = PlainProgress(960, "SoC", "img", stream=stream, clock=lambda: now)
-    bar.update(160)
-    now += 600.0
-    bar.unpause()
-    for _ in range(40):
-        now += 1.0
-        bar.update()
-    assert stream.getvalue() == "SoC: 190 of 960 img, 0:30 passed, about 12:50 left\n"
-
-
 @pytest.mark.parametrize(("time", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
 def test_durations(time, text):
     assert duration(time) == text

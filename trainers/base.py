@@ -428,7 +428,7 @@ class BaseTrainer:
     def test(self) -> Results:
         """Predicts all test images. The main process then measures them and finishes the run."""
         self.prepare()
-        predictor = Predictor(self, self.run_dir)
+        predictor = Predictor(self, self.view_features(), self.run_dir)
         predictor.predict()
         results: Results = {}
         if self.dist.is_main:

@@ -83,14 +83,6 @@ class PlainProgress:
         """What the next line says at its end."""
         self.postfix = text
 
-    def unpause(self) -> None:
-        """The time since the last count was other work's, and does not count. As tqdm's."""
-        pause = self.clock() - self.last_count
-        self.began += pause
-        self.last_line += pause
-        self.last_count += pause
-        self.samples = [(moment + pause, count) for moment, count in self.samples]
-
     def close(self) -> None:
         """Writes nothing: commands say themselves when something is done."""
 

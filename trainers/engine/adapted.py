@@ -48,6 +48,8 @@ class Adapted:
     @classmethod
     def join(cls, parts: Sequence[Adapted]) -> Adapted:
         """The predictions of several batches as one."""
+        if len(parts) == 1:
+            return parts[0]
         contexts = [part.ctx for part in parts if part.ctx is not None]
         columns = {}
         for name in parts[0].columns:

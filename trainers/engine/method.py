@@ -13,7 +13,6 @@ from ..runs.dist import Distributed
 from ..vlm.numerics import Numerics
 from ..vlm.prompted_clip import PromptedCLIP
 from .adapted import Adapted
-from .features import ViewStore
 
 
 class Method(Protocol):
@@ -41,9 +40,6 @@ class Method(Protocol):
 
     def adapt(self, views: Tensor) -> Adapted:
         """Predictions for B images, given as unit view features (B, V, d)."""
-
-    def view_features(self) -> ViewStore:
-        """The features of the views of each test image."""
 
     def state(self) -> Mapping[str, np.ndarray]:
         """Online methods: a copy of the state."""

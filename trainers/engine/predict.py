@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +21,46 @@ from ..functional.posthoc import StrongViews
 from ..runs.parts import Columns, chunks, concatenate
 from ..runs.run_dir import RunDir
 from ..runs.tensorboard import Progress
-from ..vlm.numerics import Stopwatch, is_gpu, peak_memory
+from ..vlm.numerics import is_gpu, peak_memory
 from .adapted import Adapted
 from .features import FeatureBatch, ViewStore
 from .method import Method
 
 logger = logging.getLogger(__name__)
+
+
+class Stopwatch:
+    """Measures how long a device works on what is launched between two moments.
+
+    A GPU works behind the host, so the host's clock would charge a task with what was launched
+    before it. Marks in the GPU's queue of work tell its own time, and nothing waits for them before
+    the seconds are asked for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Starts."""
+        self.device = device
+        self.started = self.mark()
+        self.stopped = self.started
+
+    def mark(self) -> Any:
+        if not is_gpu(self.device):
+            return time.perf_counter()
+        module = torch.get_device_module(self.device)
+        event = module.Event(enable_timing=True)
+        event.record(module.current_stream(self.device))
+        return event
+
+    def stop(self) -> None:
+        self.stopped = self.mark()
+
+    @property
+    def seconds(self) -> float:
+        """From start to stop. Waits until a GPU has got there."""
+        if not is_gpu(self.device):
+            return self.stopped - self.started
+        self.stopped.synchronize()
+        return self.started.elapsed_time(self.stopped) / 1000  # from milliseconds
 
 
 class Batch(NamedTuple):
@@ -58,8 +92,15 @@ class LaunchedBatch:
 class Predictor:
     """Reads view features, adapts to them batch by batch, and saves each finished part."""
 
-    def __init__(self, trainer: Method, run_dir: RunDir) -> None:
+    def __init__(self, trainer: Method, store: ViewStore, run_dir: RunDir) -> None:
+        """
+        Args:
+            trainer: The method with its settings, model and data.
+            store: The view features of the images.
+            run_dir: Where finished parts are.
+        """
         self.trainer = trainer
+        self.store = store
         self.run_dir = run_dir
         self.dist = trainer.dist
         self.cfg = trainer.cfg
@@ -85,12 +126,13 @@ class Predictor:
         finished, missing = self.resume()
         # On a network disk that lags, processes may see other parts: the main process decides.
         missing = self.dist.broadcast(missing)
+        if missing:
+            self.store.fill(self.dist)
         with Progress(
             self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
             self.dist.is_main,
         ) as progress:
-            for columns in finished:
-                progress.count(columns)
+            progress.begin(finished)
             if missing:
                 self.predict_parts(missing, progress)
         self.dist.barrier()
@@ -141,9 +183,7 @@ class Predictor:
         if is_gpu(self.device) and not self.trainer.online:
             batches_ahead = 1
 
-        store = self.view_features()
-        progress.begin()
-        features = store.batches([batch.indices for batch in batches])
+        features = self.store.batches([batch.indices for batch in batches])
         parts = PartWriter(self, progress)
         launched: deque[LaunchedBatch] = deque()
         strong_views: list[StrongViews] = []  # of the part so far
@@ -159,16 +199,6 @@ class Predictor:
             raise
         while launched:
             parts.add(launched.popleft())
-
-    def view_features(self) -> ViewStore:
-        """Where view features come from; a store on disk is filled first.
-
-        A method that reads the plain view alone has features of its own: encoded together with
-        other views they differ in the last bits.
-        """
-        features = self.trainer.view_features()
-        features.fill(self.dist)
-        return features
 
     def launch(
         self, batch: Batch, features: FeatureBatch, strong_views: list[StrongViews],
@@ -196,11 +226,11 @@ class Predictor:
             strong_views.clear()
         stopwatch.stop()
         return LaunchedBatch(
-            batch, features.index, features.bad, adapted.with_fallback(), part_columns, stopwatch)
+            batch, features.index, features.bad, adapted, part_columns, stopwatch)
 
     def read(self, launched: LaunchedBatch) -> dict[str, np.ndarray]:
         """The columns of a batch, copied from the device."""
-        adapted = launched.adapted.cpu()
+        adapted = launched.adapted.cpu().with_fallback()
         items = [self.data.items[index] for index in launched.index]
         adapted.check_finite([item.impath for item in items])
         columns = {

@@ -5,7 +5,7 @@ same names. TensorBoard draws curves of one name in one chart, so each chart com
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,16 +123,18 @@ class Progress:
             trainer: Registered name of the method.
             shown: Whether this process shows a bar and writes curves.
         """
-        self.tuned = RunningMetrics(bins)
-        self.zero_shot: RunningMetrics | None = None
         self.bar = progress_bar(total, trainer, "img", shown=shown)
         self.shown = shown
         self.total = total
         self.counted = 0  # images, unreadable ones too
         self.every = max(1, total // POINTS)
         self.logged = 0  # images at the last point
-        self.tuned_writer = ScalarWriter(event_folder(run_dir, trainer))
-        self.zero_shot_writer = ScalarWriter(zero_shot_event_folder(run_dir))
+        tuned_folder = event_folder(run_dir, trainer)
+        zero_shot_folder = zero_shot_event_folder(run_dir)
+        self.tuned_writer = ScalarWriter(tuned_folder)
+        self.zero_shot_writer = ScalarWriter(zero_shot_folder)
+        self.tuned = RunningMetrics(bins)
+        self.zero_shot: RunningMetrics | None = None
         if not method_info(trainer).zero_shot:
             self.zero_shot = RunningMetrics(bins)
 
@@ -140,30 +142,32 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.bar.close()
         self.tuned_writer.__exit__(*error)
         self.zero_shot_writer.__exit__(*error)
+        self.bar.close()
+
+    def begin(self, finished: Sequence[Columns]) -> None:
+        """Counts the images of the parts that an earlier call has finished."""
+        for columns in finished:
+            self.count(columns)
+        self.bar.update(self.counted)
+
+    def advance(self, columns: Columns) -> None:
+        """Adds a batch, and a point to each curve if the last one is long ago."""
+        counted_before = self.counted
+        self.count(columns)
+        if len(self.tuned) - self.logged >= self.every:
+            self.log(columns)
+        self.bar.update(self.counted - counted_before)
 
     def count(self, columns: Columns) -> None:
-        """Counts images that were predicted now or before."""
+        """Adds images to the metrics."""
         label = columns["label"]
         if len(label):
             self.tuned.add(columns["logits"], label)
             if self.zero_shot is not None:
                 self.zero_shot.add(columns["zero_shot_logits"], label)
-        images = len(label) + len(columns["bad_index"])
-        self.counted += images
-        self.bar.update(images)
-
-    def begin(self) -> None:
-        """The images begin now: what was done since the bar appeared has a bar of its own."""
-        self.bar.unpause()
-
-    def advance(self, columns: Columns) -> None:
-        """Moves the bar by a batch."""
-        self.count(columns)
-        if len(self.tuned) - self.logged >= self.every:
-            self.log(columns)
+        self.counted += len(label) + len(columns["bad_index"])
 
     def log(self, columns: Columns) -> None:
         """Adds a point to each curve.

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -231,40 +230,6 @@ def synchronise(device: torch.device) -> None:
     """Waits until a GPU has done what was launched, so that a clock can be read."""
     if is_gpu(device):
         torch.get_device_module(device).synchronize(device)
-
-
-class Stopwatch:
-    """Measures how long a device works on what is launched between two moments.
-
-    A GPU works behind the host, so the host's clock would charge a task with what was launched
-    before it. Marks in the GPU's queue of work tell its own time, and nothing waits for them before
-    the seconds are asked for.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        """Starts."""
-        self.device = device
-        self.started = self.mark()
-        self.stopped = self.started
-
-    def mark(self) -> Any:
-        if not is_gpu(self.device):
-            return time.perf_counter()
-        module = torch.get_device_module(self.device)
-        event = module.Event(enable_timing=True)
-        event.record(module.current_stream(self.device))
-        return event
-
-    def stop(self) -> None:
-        self.stopped = self.mark()
-
-    @property
-    def seconds(self) -> float:
-        """From start to stop. Waits until a GPU has got there."""
-        if not is_gpu(self.device):
-            return self.stopped - self.started
-        self.stopped.synchronize()
-        return self.started.elapsed_time(self.stopped) / 1000  # from milliseconds
 
 
 def reset_peak_memory(device: torch.device) -> None:
