@@ -99,7 +99,8 @@ def build_dataset(
 def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
     """A whole data set. Options that its reader does not have are ignored: settings say so."""
     reader = DATASET_REGISTRY.get(name)
-    reader.check_corruption(options.corruption, options.severity)
+    if options.corruption or not reader.clean:
+        reader.check_corruption(options.corruption, options.severity)
     reader_options = {}
     for option in reader.options:
         value = getattr(options, option)

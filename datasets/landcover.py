@@ -16,7 +16,7 @@ from PIL import Image
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
 from .image_index import ImageHash, ImageIndex, hash_text
-from .synthetic.tiles import (
+from .synthetic import (
     CLASSNAMES,
     GENERATOR_VERSION,
     STRENGTHS,

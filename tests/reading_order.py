@@ -69,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         functions = files_in_reading_order([
             "--trainer", "SoC", "--dataset-config-file", "landcover", "--output-dir", f"{folder}/run",
-            "TEST.LIMIT", "12", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "2",
+            "TEST.LIMIT", "12", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0",
         ])
     changes = 0
     before = ""

@@ -7,7 +7,7 @@ from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.build import CONFIGS
-from promptcal.trainers.config.run_folder import run_path
+from promptcal.trainers.config.names import run_path
 from promptcal.trainers.config.safe_yaml import flatten, read_yaml
 from promptcal.trainers.config.settings import get_cfg_default, leaves
 from promptcal.trainers.experiments.definition import add, read_experiment

@@ -13,10 +13,10 @@ from promptcal.datasets.cifar_base import read_batch
 from promptcal.datasets.download.install import download_dataset
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.identity import fingerprint
-from promptcal.datasets.synthetic.tiles import STRENGTHS, tile
+from promptcal.datasets.synthetic import STRENGTHS, tile
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.run_folder import run_path
+from promptcal.trainers.config.names import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
 

@@ -11,9 +11,9 @@ import torch
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.api import build_method
-from promptcal.trainers.engine.adapted import adapt_within_memory
 from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.tpt import adapt_within_memory
 from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.jacobian import (
     TextShape,
@@ -131,7 +131,7 @@ def test_a_jacobian_left_between_kill_and_resume_changes_nothing(run_method, tmp
     assert np.array_equal(resumed["logits"], without["logits"])
 
     with monkeypatch.context() as patched:
-        patched.setattr("promptcal.trainers.base.decide_jacobian", lambda *_: True)
+        patched.setattr("promptcal.trainers.tpt.decide_jacobian", lambda *_: True)
         stop_after_first_part(tmp_path / "begun")
     continued = run_method("SoC", tmp_path / "begun", *cached)
     assert np.array_equal(continued["logits"], with_jacobian["logits"])

@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 from promptcal.datasets import build_dataset
-from promptcal.datasets.synthetic.canvas import SIZE
-from promptcal.datasets.synthetic.tiles import (
+from promptcal.datasets.synthetic import (
     CLASSNAMES,
     CONDITIONS,
+    SIZE,
     draw,
     shifted_tile,
     tile,
@@ -47,7 +47,7 @@ def test_tiles_are_the_recorded_ones(name):
 
 CODE = """
 import sys
-from promptcal.datasets.synthetic.tiles import shifted_tile, tile
+from promptcal.datasets.synthetic import shifted_tile, tile
 
 tile("test", "sea", 1)
 for make in (shifted_tile, tile):

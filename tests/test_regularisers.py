@@ -7,7 +7,7 @@ from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.functional.objectives import dispersion, marginal_entropy, nearest_angle
 from promptcal.trainers.runs.make_record import method_section
 from promptcal.trainers.soc import SoC
-from promptcal.trainers.tpt import TPT, Term
+from promptcal.trainers.tpt import TPT, check_weight
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
 
@@ -136,4 +136,4 @@ def test_a_term_without_its_own_lambda_is_refused():
         pass
 
     with pytest.raises(ConfigError, match=r"cannot weight SoftSoC: .* in TRAINER\.SOFTSOC\.LAMBDA"):
-        Term.of_method(SoftSoC, build_cfg("TPT"), 3.0)
+        check_weight(SoftSoC, build_cfg("TPT"))

@@ -7,7 +7,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.train import main
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.help import readme_lines
-from promptcal.trainers.config.run_folder import run_path
+from promptcal.trainers.config.names import run_path
 from promptcal.trainers.config.settings import (
     Range,
     Setting,

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from promptcal.datasets import build_dataset
-from promptcal.datasets.synthetic.tiles import CLASSNAMES
+from promptcal.datasets.synthetic import CLASSNAMES
 from promptcal.trainers import build_cfg, build_trainer, load_clip
 from promptcal.trainers.functional.objectives import unit
 from promptcal.trainers.vlm.openai import PUBLISHED_WEIGHTS, full_token_table

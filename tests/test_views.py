@@ -15,7 +15,6 @@ import torch
 import torchvision.transforms as T
 from numba import types
 from PIL import Image
-from promptcal.datasets import views as package
 from promptcal.datasets.views import ViewMaker, kernel_cache, kernels, make_views, reference
 from promptcal.datasets.views.geometry import draw_crops
 from promptcal.datasets.views.pixels import Pixels
@@ -129,11 +128,11 @@ def test_memory_is_used_again_only_when_no_tensor_refers_to_it():
 
 @pytest.fixture
 def without_numba(monkeypatch) -> Iterator[None]:
-    for function in (kernel_cache.numba_works, package.pipeline):
+    for function in (kernel_cache.numba_works, kernel_cache.pipeline):
         function.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)  # an import then fails
     yield
-    for function in (kernel_cache.numba_works, package.pipeline):
+    for function in (kernel_cache.numba_works, kernel_cache.pipeline):
         function.cache_clear()
 
 
@@ -142,7 +141,7 @@ def test_without_numba_pillow_makes_the_views(mix, without_numba, caplog):
     maker = ViewMaker(5, 32, mix, 0, "squash", "bilinear")
     for index in range(3):
         assert torch.equal(maker(photo(), index), reference.make_views(photo(), index, maker))
-    assert package.pipeline() == f"pillow-{PIL.__version__}" != package.PIPELINE
+    assert kernel_cache.pipeline() == f"pillow-{PIL.__version__}" != kernel_cache.PIPELINE
     assert caplog.text.count("numba does not work here") == 1
 
 

@@ -31,7 +31,7 @@ from promptcal.trainers.engine.features import ENCODE_AT_ONCE
 from promptcal.trainers.report.published import find_for_run
 from promptcal.trainers.vlm.backbone import Backbone
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.loading import as_backbone, load_clip
+from promptcal.trainers.vlm.loading import load_backbone
 from promptcal.trainers.vlm.numerics import (
     fixed_numerics,
     gpu_name,
@@ -94,7 +94,7 @@ def diagnose(
     """
     device = pick_device(device_name)
     cfg = build_cfg("SoC", flags=["DEVICE", str(device)], opts=opts)
-    backbone = as_backbone(load_clip(name, device))
+    backbone = load_backbone(name, device)
     method = build_method(cfg, backbone, class_names(classes))
     facts = machine()
     dataset = usable_dataset(name, root)

@@ -21,7 +21,7 @@ from promptcal.datasets.utils.cli import counted, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.datasets.utils.files import read_json
 from promptcal.datasets.utils.plugins import load_plugins
-from promptcal.trainers.config.run_folder import event_folder, zero_shot_event_folder
+from promptcal.trainers.config.names import event_folder, zero_shot_event_folder
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.registry import ZERO_SHOT, method_info
 from promptcal.trainers.runs.record import FILE_NAME, RunRecord

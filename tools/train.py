@@ -22,8 +22,7 @@ from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.help import help_text
 from promptcal.trainers.config.layers import dataset_layers
-from promptcal.trainers.config.names import path_safe
-from promptcal.trainers.config.run_folder import run_path
+from promptcal.trainers.config.names import path_safe, run_path
 from promptcal.trainers.config.settings import effective_settings, leaves
 from promptcal.trainers.config.table import TABLE
 from promptcal.trainers.registry import build_trainer
@@ -54,12 +53,12 @@ class Sweep(NamedTuple):
 @resumable()
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    check_flags(args)
+    log_to_terminal()
     load_plugins(args.plugin)
     if args.help_settings is not None:
         print(help_text(args.help_settings or args.trainer))
         return
-    log_to_terminal()
+    check_flags(args)
     check_root(args)
     # All configs are made, and refused if need be, before the first run begins.
     swept_pairs = args.sweep.pairs if args.sweep else [[]]
@@ -146,6 +145,7 @@ def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    words = join_lists(sys.argv[1:] if argv is None else argv)
     parser = tool_parser(__doc__)
     parser.add_argument("--root", help="folder that holds the data sets")
     parser.add_argument("--output-dir",
@@ -185,7 +185,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("opts", nargs="*", metavar="KEY VALUE",
                         help="settings, e.g. TTA.STEPS 2, or TTA.STEPS=2")
-    return parser.parse_intermixed_args(join_lists(sys.argv[1:] if argv is None else argv))
+    return parser.parse_intermixed_args(words)
 
 
 def join_lists(argv: Sequence[str]) -> list[str]:

@@ -16,13 +16,13 @@ from yacs.config import CfgNode
 from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.views import ViewMaker
 from ..datasets.views.images import open_image, to_rgb
+from ..datasets.views.loader import batched
 from .base import BaseTrainer
 from .config.build import cfg_from_python
 from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
 from .engine.predict import adapt_images
 from .registry import TRAINER_REGISTRY
-from .runs.parts import batched
 from .vlm.backbone import Backbone
 from .vlm.image_tower import encode_views
 from .vlm.loading import as_backbone

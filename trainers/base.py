@@ -19,30 +19,28 @@ from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.run_folder import plugin_modules, results_name, run_path
+from .config.names import plugin_modules, results_name, run_path
 from .config.settings import Setting, retag, tag_of
 from .config.table import is_openai
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
 from .engine.features import ViewStore
-from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST, find_method
 from .runs.dist import Distributed
 from .runs.make_record import PromptFacts, RunFacts, learnt_prompt, make_record
 from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictions
-from .runs.summary import environment, metrics, result_block
+from .runs.summary import environment, metrics, result_block, summarise
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
-from .vlm.jacobian import TextShape, decide_jacobian
-from .vlm.loading import as_backbone, load_clip, weights_hash
+from .vlm.loading import load_backbone, weights_hash
 from .vlm.numerics import (
+    BF16_WARNING,
     Numerics,
     fixed_numerics,
     refuse_shared_gpu,
     reset_peak_memory,
-    warn_of_precision,
 )
 from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_hash
@@ -181,7 +179,6 @@ class BaseTrainer:
             if run_dir.results is not None:
                 results = self.update_metrics(run_dir.results)
             else:
-                run_dir.decide(self.dist, jacobian=self.decide_jacobian())
                 if train:
                     self.train()
                 results = self.test()
@@ -194,7 +191,8 @@ class BaseTrainer:
 
     def asked_run(self, overwrite: bool = False) -> AskedRun:
         """The run as its folder needs to know it."""
-        return AskedRun(self.record, self.listing, self.cfg.dump(), overwrite, self.log_name)
+        listing = self.listing
+        return AskedRun(self.record, listing, self.cfg.dump(), overwrite, self.log_name)
 
     def tag_values(self) -> dict[str, object]:
         """What settings stand for in the name of the run's folder, known from data and prompt.
@@ -202,11 +200,12 @@ class BaseTrainer:
         A limit above the number of images has no effect, so no folder is named after it. The
         prompts of several seeds lie under the name of their protocol.
         """
-        values: dict[str, object] = {"TEST.LIMIT": self.data.available}
+        values: dict[str, object] = {}
         protocol = self.prompt_facts.protocol
         if protocol is not None:
             values["MODEL.INIT_WEIGHTS"] = protocol.tag
         values.update(self.own_pixels)
+        values["TEST.LIMIT"] = self.data.available
         return values
 
     def report_changed_files(self) -> None:
@@ -313,13 +312,13 @@ class BaseTrainer:
             data=self.data,
             identity=self.identity,
             num_views=self.num_views,
-            weights=self.weights,
             pixels=self.own_pixels,
             prompt=self.prompt_facts,
             classes=self.code,
             online=self.online,
             tunes_context=self.tunes_context,
             training=self.training_facts(),
+            weights=self.weights,
             numerics=self.numerics,
         )
         return self.dist.broadcast(make_record(facts))
@@ -363,11 +362,12 @@ class BaseTrainer:
         if self.given_model is not None:
             return self.given_model._replace(classnames=self.classnames)
         name = self.cfg.MODEL.BACKBONE.NAME
-        warn_of_small(name, self.cfg.DATASET.NAME)
-        loaded = load_clip(name, self.numerics.device, self.weights)
+        backbone = load_backbone(name, self.numerics.device, self.weights)
         logger.info("%s on %s in %s", name, self.numerics.device, self.numerics.precision)
-        warn_of_precision(self.numerics.precision)
-        return LoadedModel(as_backbone(loaded), self.data.classnames)
+        warn_of_small(name, self.cfg.DATASET.NAME)
+        if self.numerics.precision == "bf16":
+            logger.warning(BF16_WARNING)
+        return LoadedModel(backbone, self.data.classnames)
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """The model with the initial prompt of the settings. Some methods make another one."""
@@ -390,30 +390,6 @@ class BaseTrainer:
             self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, template, ensemble)
         return ClassTexts.find(self.cfg.PROMPT, templates, self.classnames)
 
-    def decide_jacobian(self) -> bool:
-        """Whether gradients of the first step go through a Jacobian: by counts and settings alone.
-
-        It is that of the initial context, so it does not serve where the context is carried.
-        """
-        if not self.tunes_context or not self.cfg.TTA.STEPS or self.online:
-            return False
-        num_images = self.num_images
-        shape = TextShape.of(self.clip.encoder, self.clip.context)
-        return decide_jacobian(self.cfg, shape, num_images)
-
-    @property
-    def uses_jacobian(self) -> bool:
-        """What was decided for this run, before its first part. For images in memory: False."""
-        if self.has_given_classes:
-            return False
-        return self.run_dir.record.numerics["jacobian"] is True
-
-    def with_jacobian(self) -> PromptedCLIP:
-        """The model with the Jacobian of its initial prompt, cached or computed."""
-        key = {"record": self.record.key("jacobian")}
-        jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
-        return self.clip.with_jacobian(jacobian)
-
     def view_features(self) -> ViewStore:
         """The features of the views of each test image."""
         return ViewStore(self.cfg, self.record, self.data, self.identity, self.clip.backbone)
@@ -422,13 +398,18 @@ class BaseTrainer:
         """Test-time methods have nothing to train."""
 
     def prepare(self) -> None:
-        """Computes what all images share, in all processes of a run at the same time."""
+        """Computes what all images share, in all processes of a run at the same time.
+
+        Decisions about numerics are recorded here, before the first part.
+        """
+        self.run_dir.decide(self.dist, jacobian=False)
         self.clip  # noqa: B018 - loads the model
 
     def test(self) -> Results:
         """Predicts all test images. The main process then measures them and finishes the run."""
+        features = self.view_features()
         self.prepare()
-        predictor = Predictor(self, self.view_features(), self.run_dir)
+        predictor = Predictor(self, features, self.run_dir)
         predictor.predict()
         results: Results = {}
         if self.dist.is_main:
@@ -438,11 +419,18 @@ class BaseTrainer:
     def finish(self, predictor: Predictor) -> Results:
         """Writes predictions.npz, results.json and the final TensorBoard entries."""
         run_dir = self.run_dir
-        columns = run_dir.merge(
-            predictor.parts, self.image_columns(), text=self.clip.text.cpu().numpy())
+        images = self.image_columns()
+        facts = self.facts()
+        columns = run_dir.merge(predictor.parts, images, text=self.clip.text.cpu().numpy())
         if len(columns["index"]) == 0:
             raise DataError("no test image could be read")
-        results = run_dir.finish(self.results_of(columns), self.cfg.dump())
+        results = {
+            **facts,
+            **summarise(columns, self.cfg.TEST.BINS),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
+        }
+        results = run_dir.finish(results, self.cfg.dump())
         write_final(run_dir.path, run_dir.record, results)
         return results
 
@@ -455,46 +443,25 @@ class BaseTrainer:
             "filename": np.array(self.identity.names, dtype=np.str_),
         }
 
-    def results_of(self, columns: Mapping[str, np.ndarray]) -> Results:
-        """Facts and metrics of a run, for results.json.
-
-        Args:
-            columns: All columns that were computed for its images.
-        """
+    def facts(self) -> dict[str, object]:
+        """What results.json says of the run besides its predictions."""
         cfg = self.cfg
         metadata = self.metadata()
         plugins = plugin_modules(cfg)
         dataset = results_name(cfg)
         machine = environment(self.numerics.device, self.numerics.device_name)
-        measured = metrics(columns, cfg.TEST.BINS)
-        n = len(columns["index"])
-        seconds = float(columns["seconds"].sum())
-        adapt_seconds = float(columns["adapt_seconds"].sum())  # without reading and encoding images
-        device_facts = {}
-        if columns["peak_bytes"].any():  # none are measured on a CPU
-            device_facts["peak_device_bytes"] = int(columns["peak_bytes"].max())
         return {
             "trainer": cfg.TRAINER.NAME,
             "dataset": dataset,
             "backbone": cfg.MODEL.BACKBONE.NAME,
             "seed": cfg.SEED,
             "tag": cfg.TAG,
-            "n": n,
             "classes": len(self.data.classnames),
             "split": cfg.TEST.SPLIT,
-            **measured,
-            "flagged": int(columns["flagged"].sum()),
-            "skipped": columns["bad_reason"].tolist(),
-            "seconds": seconds,
-            "seconds_per_image": seconds / n,
-            "adapt_seconds_per_image": adapt_seconds / n,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "predictions_bytes": (self.run_dir.path / "predictions.npz").stat().st_size,
             "data_hash": self.record.data["images"],
             "weights_hash": self.weights,
             "precision": self.numerics.precision,
             "views": self.record.views["pipeline"],
-            **device_facts,
             **metadata,
             **machine,
             "classnames": list(self.data.classnames),

@@ -19,8 +19,7 @@ from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from ..datasets.utils.lock import FolderLock
 from .base import BaseTrainer, without_few_shot_sampling
-from .config.names import backbone_name
-from .config.run_folder import run_path
+from .config.names import backbone_name, run_path
 from .config.settings import Check, Range, Setting, leaves, settings_of_training
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs

@@ -19,12 +19,15 @@ from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
 from .config.validation import parse_regularisers, require_kept_views
-from .engine.adapted import Adapted, adapt_within_memory
+from .engine.adapted import Adapted
 from .engine.continual import ContinualContext, Moments, TunableText
+from .engine.jacobian_cache import build_jacobian
 from .functional.objectives import class_logits, confident_views, marginal_entropy
 from .functional.posthoc import StrongViews
 from .registry import EVERY_IMAGE, TRAINER_REGISTRY, branch_of, find_method, method_key
-from .vlm.prompted_clip import LoadedModel
+from .vlm.budget import Budget, retry_on_oom
+from .vlm.jacobian import TextShape, decide_jacobian
+from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 
 @TRAINER_REGISTRY.register()
@@ -49,16 +52,13 @@ class TPT(BaseTrainer):
         if cfg.TTA.STEPS:
             require_kept_views(cfg)
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
-            find_regulariser(name)
+            check_weight(find_regulariser(name), cfg)
 
     def __init__(
         self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
     ) -> None:
         super().__init__(cfg, dataset, model)
         self.online = cfg.TTA.RESET not in EVERY_IMAGE
-        self.terms = [Term(self.penalty, self.weight)]  # of the loss, besides that of the views
-        for name, weight in parse_regularisers(cfg.TRAINER.REGULARISERS).items():
-            self.terms.append(Term.of_method(find_regulariser(name), cfg, weight))
 
     # Hooks. A method overrides some of them; none of them stores anything.
 
@@ -114,7 +114,43 @@ class TPT(BaseTrainer):
         """
         return class_logits(views[:, :1], text, self.clip.scale)[:, 0]
 
+    @cached_property
+    def terms(self) -> list[Term]:
+        """The regularisers in the loss: the method's own, and those of TRAINER.REGULARISERS."""
+        terms = [Term(self.penalty, self.weight)]
+        for name, weight in parse_regularisers(self.cfg.TRAINER.REGULARISERS).items():
+            terms.append(Term.of_method(find_regulariser(name), self.cfg, weight))
+        return terms
+
     # Where episodes start.
+
+    def prepare(self) -> None:
+        """Decides whether there is a Jacobian, and loads the model, before the first image."""
+        self.run_dir.decide(self.dist, jacobian=self.decide_jacobian())
+        self.initial  # noqa: B018 - loads the model, and may compute a Jacobian
+
+    def decide_jacobian(self) -> bool:
+        """Whether gradients of the first step go through a Jacobian: by counts and settings alone.
+
+        It is that of the initial context, so it does not serve where the context is carried.
+        """
+        if not self.tunes_context or not self.cfg.TTA.STEPS or self.online:
+            return False
+        shape = TextShape.of(self.clip.encoder, self.clip.context)
+        return decide_jacobian(self.cfg, shape, len(self.data.indices))
+
+    @property
+    def uses_jacobian(self) -> bool:
+        """What was decided for this run, before its first part. For images in memory: False."""
+        if self.has_given_classes:
+            return False
+        return self.run_dir.record.numerics["jacobian"] is True
+
+    def with_jacobian(self) -> PromptedCLIP:
+        """The model with the Jacobian of its initial prompt, cached or computed."""
+        key = {"record": self.record.key("jacobian")}
+        jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
+        return self.clip.with_jacobian(jacobian)
 
     @cached_property
     def initial(self) -> TunableText:
@@ -122,10 +158,6 @@ class TPT(BaseTrainer):
         if self.uses_jacobian:
             return self.with_jacobian()
         return self.clip
-
-    def prepare(self) -> None:
-        """Loads the model and may compute its Jacobian, before the first image."""
-        self.initial  # noqa: B018 - loads the model, and may compute a Jacobian
 
     @cached_property
     def continual(self) -> ContinualContext:
@@ -290,6 +322,35 @@ class TPT(BaseTrainer):
         return TextGradient(gradient, loss.detach(), penalty_sum)
 
 
+def adapt_within_memory(
+    adapt: Callable[[Tensor], Adapted], views: Tensor, budget: Budget,
+) -> Adapted:
+    """`adapt` on all images, as many at once as the device holds.
+
+    When memory runs out, first the number of episodes, then the number of classes per pass is
+    halved for the rest of the run.
+
+    Args:
+        adapt: From view features (b, V, d) to the predictions of b images.
+        views: Unit view features (B, V, d).
+        budget: How much runs at once.
+    """
+    parts: list[Adapted] = []
+    done = 0
+    while done < len(views):
+        rest = views[done:]
+
+        def adapt_next(rest: Tensor = rest) -> Adapted:
+            return adapt(rest[: budget.episodes])
+
+        def halve(images: int = len(rest)) -> str:
+            return budget.halve_episodes(min(images, budget.episodes))
+
+        parts.append(retry_on_oom(halve, adapt_next))
+        done += len(parts[-1].logits)
+    return Adapted.join(parts)
+
+
 class Tuned(NamedTuple):
     """What `tune` returns."""
 
@@ -337,15 +398,9 @@ class Term:
             cfg: All settings.
             weight: λ, in place of the method's own.
         """
-        branch = branch_of(method.__name__)
-        if "LAMBDA" not in cfg.TRAINER.get(branch, {}):
-            raise ConfigError(
-                f"TRAINER.REGULARISERS cannot weight {method.__name__}: a penalty that other "
-                f"methods add needs its λ in TRAINER.{branch}.LAMBDA"
-            )
         settings = cfg.clone()
         settings.defrost()
-        settings.TRAINER[branch].LAMBDA = weight
+        settings.TRAINER[branch_of(method.__name__)].LAMBDA = weight
         settings.freeze()
         hooks = method.__new__(method)
         hooks.cfg = settings
@@ -395,3 +450,18 @@ def find_regulariser(name: str) -> type[TPT]:
         f"TRAINER.REGULARISERS names {name!r}, which is not a regulariser: use some of "
         f"{', '.join(known)}, each as name:weight"
     )
+
+
+def check_weight(method: type[TPT], cfg: CfgNode) -> None:
+    """Refuses a regulariser for other methods that has no λ, which TRAINER.REGULARISERS replaces.
+
+    Args:
+        method: The class that defines the penalty.
+        cfg: All settings.
+    """
+    branch = branch_of(method.__name__)
+    if "LAMBDA" not in cfg.TRAINER.get(branch, {}):
+        raise ConfigError(
+            f"TRAINER.REGULARISERS cannot weight {method.__name__}: a penalty that other "
+            f"methods add needs its λ in TRAINER.{branch}.LAMBDA"
+        )

@@ -24,21 +24,21 @@ class ViewSpec:
     resize: str = "shortest"  # how the plain view gets its size, see Pixels
     interpolation: str = "bicubic"
 
-    def plain_box(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
-        """The plain view of an image of this width and height.
+    def plain_geometry(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """How the plain view of an image of this width and height is cut.
 
         Returns:
             The width and height to which the image is resized, and the first column and row that
             are kept.
         """
         if self.resize == "squash":
-            return self.size, self.size, 0, 0
+            return (self.size, self.size), (0, 0)
         shortest = min(size)
         width = int(self.size * size[0] / shortest)
         height = int(self.size * size[1] / shortest)
         left = round((width - self.size) / 2)
         top = round((height - self.size) / 2)
-        return width, height, left, top
+        return (width, height), (left, top)
 
 
 def draw_crops(

@@ -20,12 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 
 from ..utils.errors import UserError
 from ..utils.files import open_regular, user_cache_folder, write_atomically
 
 logger = logging.getLogger(__name__)
 
+# The name of the views goes with every result and every cached view feature. It changes whenever
+# views do.
+PIPELINE = "views-1"  # the compiled kernels
+# Where numba does not work, with Pillow's version: its mixed views differ in their last bits
+FALLBACK = "pillow"
 DIGEST = hashlib.sha256().digest_size
 # A fork waits until compiling has finished: the child would inherit numba's locks, held by a thread
 # that it lacks.
@@ -52,6 +58,14 @@ def numba_works() -> bool:
         )
         return False
     return True
+
+
+@cache
+def pipeline() -> str:
+    """The name of the pipeline that makes views on this machine."""
+    if numba_works():
+        return PIPELINE
+    return f"{FALLBACK}-{PIL.__version__}"
 
 
 def compiled_kernels() -> Callable[..., None]:

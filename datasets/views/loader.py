@@ -26,6 +26,11 @@ class LoadedBatch(Generic[T]):
     bad: dict[int, str] = field(default_factory=dict)  # position -> what is wrong with the image
 
 
+def batched(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Consecutive pieces of at most `size` items."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 def num_threads(setting: int) -> int:
     """DATALOADER.NUM_WORKERS as a number; -1 (auto) is this process's share of the cores that it
     may use.
@@ -41,7 +46,7 @@ def num_threads(setting: int) -> int:
 
 def load_batches(
     read: Callable[[int], Image.Image], make: Callable[[Image.Image, int], T],
-    batches: Sequence[Sequence[int]], threads: int,
+    batches: Sequence[Sequence[int]], workers: int,
 ) -> Iterator[LoadedBatch[T]]:
     """Reads images and processes them in a pool of threads.
 
@@ -52,7 +57,8 @@ def load_batches(
         read: From an image's position in the split to the image. A BadImageError is collected.
         make: What is made of an image and its position.
         batches: Positions, grouped and in the order in which they are wanted.
-        threads: Of the pool; with 0 all is done in the calling thread.
+        workers: DATALOADER.NUM_WORKERS: threads of the pool; -1 = as many as there are cores, 0 =
+            all is done in the calling thread.
 
     Yields:
         One `LoadedBatch` for each of `batches`.
@@ -64,6 +70,7 @@ def load_batches(
             return error
 
     places = [index for batch in batches for index in batch]
+    threads = num_threads(workers)
     results = map(load, places) if threads == 0 else in_threads(load, places, threads)
     for batch in batches:
         loaded: LoadedBatch[T] = LoadedBatch()

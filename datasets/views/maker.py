@@ -81,18 +81,20 @@ class ViewMaker(ViewSpec):
                 return pillow_views
             return torch.from_numpy(out).copy_(pillow_views)
 
-        rng = np.random.default_rng([self.seed, index])
-        # One row per view: left, top, width and height of the crop in the image; width and height
-        # that it is resized to; and the first column and row of that which are used. View 0 is the
-        # plain one.
-        boxes = np.zeros((self.num_views, 8), np.int64)
-        flips = np.zeros(self.num_views, bool)
-        boxes[0, 2:4] = image.size
-        boxes[0, 4:8] = self.plain_box(image.size)
-        boxes[1:, 0:4], flips[1:] = draw_crops(image.size, self.num_views - 1, rng)
-        boxes[1:, 4:6] = self.size
-
         views = self.memory() if out is None else out
+        # One row per view. View 0 is the plain one: the whole image, resized, then cut from its
+        # centre. The others are crops, resized to the size of a view.
+        crop = np.zeros((self.num_views, 4), np.int64)  # left, top, width, height in the image
+        resized = np.full((self.num_views, 2), self.size)  # width and height after resizing
+        offset = np.zeros((self.num_views, 2), np.int64)  # first column and row that are used
+        flips = np.zeros(self.num_views, bool)  # whether a view is mirrored
+
+        rng = np.random.default_rng([self.seed, index])
+        crop[0] = (0, 0, *image.size)
+        resized[0], offset[0] = self.plain_geometry(image.size)
+        crop[1:], flips[1:] = draw_crops(image.size, self.num_views - 1, rng)
+        boxes = np.concatenate([crop, resized, offset], axis=1)
+
         square = (3, self.size, self.size)
         if self.augmix:
             # The crops are needed only until they are mixed. AugMix has three of them in memory.

@@ -136,9 +136,9 @@ def plain_view(image: Image.Image, spec: ViewSpec) -> Image.Image:
         image: RGB.
         spec: What the views are.
     """
-    width, height, left, top = spec.plain_box(image.size)
+    resized_size, (left, top) = spec.plain_geometry(image.size)
     resample = BICUBIC if spec.interpolation == "bicubic" else BILINEAR
-    resized = image.resize((width, height), resample)
+    resized = image.resize(resized_size, resample)
     return resized.crop((left, top, left + spec.size, top + spec.size))
 
 

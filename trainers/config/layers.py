@@ -91,6 +91,12 @@ def merge_layers(
         resumed: Whether `lower` has the settings of a run, so that the trainer's yaml is left out.
     """
     name = find_trainer([*lower, *upper])
+    if not name:
+        # A key that is misspelt may be the trainer's, so that is said first.
+        merge(default_values(declared_rows()), [*lower, *upper], trained=False)
+        raise ConfigError(
+            f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}"
+        )
     TRAINER_REGISTRY.get(name)  # refuses unknown names
     method = method_info(name)
     if not resumed:
@@ -122,18 +128,15 @@ def merge_layers(
 def find_trainer(layers: Sequence[Layer]) -> str:
     """The registered name of the trainer that the last layer with a name asks for.
 
-    A name that is not registered is returned as it is: the registry refuses it.
+    A name that is not registered is returned as it is: the registry refuses it. "" is returned if
+    no layer has a name.
     """
     name = ""
-    for _, values in layers:
+    for source, values in layers:
         for key, value in values:
             if key == "TRAINER.NAME":
-                name = "" if value is None else str(value)
-    if not name:
-        raise ConfigError(
-            f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}"
-        )
-    if name in TRAINER_REGISTRY:
+                name = str(cast_like_default(key, value, "", source))
+    if not name or name in TRAINER_REGISTRY:
         return name
     translated, _ = translate("TRAINER.NAME", name, "")
     return registered_name(str(translated["TRAINER.NAME"]))

@@ -1,4 +1,7 @@
-"""Short names: of files with a hash of their content, of backbones, and as parts of a path."""
+"""What files, backbones and runs are called, and the folder of a run.
+
+Its path is readable, and differs where settings differ.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -6,7 +9,13 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from yacs.config import CfgNode
+
+from ...datasets.base import DATASET_REGISTRY, run_name
+from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
+from ...datasets.utils.source import is_plugin
+from .registry import TRAINER_REGISTRY, method_info
 
 MAX_LENGTH = 100  # characters of a part of a run folder's path
 SHOTS = re.compile(r"(.+) (\d+ shots?)")  # the label of a learnt prompt, such as `CoOp 2 shots`
@@ -69,3 +78,57 @@ def untuned_words(prompt: str) -> str:
     if shots is not None:
         return f"{shots[1]}, {shots[2]}, untuned"
     return f"{prompt or 'CoOp prompt'}, untuned"
+
+
+# The folder of a run
+
+def plugin_modules(cfg: CfgNode) -> dict[str, str]:
+    """The modules outside this package that the method and the data set of a run come from.
+
+    Returns:
+        For each plugin by its name the module, which is what `--plugin` takes.
+    """
+    modules = {}
+    for registry, name in (
+        (TRAINER_REGISTRY, cfg.TRAINER.NAME),
+        (DATASET_REGISTRY, cfg.DATASET.NAME),
+    ):
+        if name in registry and is_plugin(registry.get(name)):
+            modules[name] = registry.get(name).__module__
+    return modules
+
+
+def results_name(cfg: CfgNode) -> str:
+    """What run folder and results call the data set."""
+    data = cfg.DATASET
+    return run_name(data.NAME, data.ROOT, data.CORRUPTION, data.SEVERITY)
+
+
+def run_path(cfg: CfgNode) -> Path:
+    """`--output-dir`, or output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>."""
+    if cfg.OUTPUT_DIR:
+        return Path(cfg.OUTPUT_DIR)
+    if Path(cfg.TAG).is_absolute() or ".." in Path(cfg.TAG).parts or not cfg.TAG.isprintable():
+        raise ConfigError(
+            f"TAG is {cfg.TAG!r}; it must be a name below output/<dataset>/<trainer>/<backbone>"
+        )
+    backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
+    dataset = path_safe(results_name(cfg))
+    return Path(
+        "output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}"
+    )
+
+
+def event_folder(run_dir: Path, trainer: str) -> Path:
+    """The folder of TensorBoard's events about a run's own predictions.
+
+    Those of ZeroShot are the zero-shot ones.
+    """
+    if method_info(trainer).zero_shot:
+        return zero_shot_event_folder(run_dir)
+    return run_dir / "tensorboard" / "tuned"
+
+
+def zero_shot_event_folder(run_dir: Path) -> Path:
+    """The folder of TensorBoard's events about the predictions before tuning."""
+    return run_dir / "tensorboard" / "zero-shot"

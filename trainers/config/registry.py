@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from yacs.config import CfgNode
 
 from ...datasets.utils.registry import Registry
+from ...datasets.utils.source import is_plugin
 from .setting import Setting
 
 PACKAGE = __name__.removesuffix(".config.registry")  # of the trainers
@@ -63,12 +64,6 @@ def find_method(name: str) -> type[Any] | None:
     if known not in TRAINER_REGISTRY:
         return None
     return TRAINER_REGISTRY.get(known)
-
-
-def is_plugin(cls: type) -> bool:
-    """Whether a class is a user's, from outside this package."""
-    package = PACKAGE.rpartition(".")[0]
-    return not cls.__module__.startswith(f"{package}.")
 
 
 def method_settings(method: type[Any]) -> tuple[Setting, ...]:

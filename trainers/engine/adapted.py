@@ -1,7 +1,7 @@
 """What adapting to images returns, and the checks that every method's output passes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ...datasets.utils.errors import DataError
 from ..functional.posthoc import StrongViews
-from ..vlm.budget import Budget, retry_on_oom
 
 
 @dataclass
@@ -118,32 +117,3 @@ class Adapted:
         """The same on the CPU, for which the host waits; without contexts and strong views."""
         columns = {name: column.cpu() for name, column in self.columns.items()}
         return Adapted(self.logits.cpu(), self.zero_shot_logits.cpu(), columns=columns)
-
-
-def adapt_within_memory(
-    adapt: Callable[[Tensor], Adapted], views: Tensor, budget: Budget,
-) -> Adapted:
-    """`adapt` on all images, as many at once as the device holds.
-
-    When memory runs out, first the number of episodes, then the number of classes per pass is
-    halved for the rest of the run.
-
-    Args:
-        adapt: From view features (b, V, d) to the predictions of b images.
-        views: Unit view features (B, V, d).
-        budget: How much runs at once.
-    """
-    parts: list[Adapted] = []
-    done = 0
-    while done < len(views):
-        rest = views[done:]
-
-        def adapt_next(rest: Tensor = rest) -> Adapted:
-            return adapt(rest[: budget.episodes])
-
-        def halve(images: int = len(rest)) -> str:
-            return budget.halve_episodes(min(images, budget.episodes))
-
-        parts.append(retry_on_oom(halve, adapt_next))
-        done += len(parts[-1].logits)
-    return Adapted.join(parts)

@@ -24,14 +24,13 @@ from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.progress import progress_bar
 from ...datasets.views import ViewMaker
-from ...datasets.views.loader import load_batches, num_threads
+from ...datasets.views.loader import batched, load_batches
 from ..runs.dist import Distributed
-from ..runs.parts import chunks
 from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
 from ..vlm.budget import Budget
 from ..vlm.image_tower import encode_views
-from ..vlm.numerics import DTYPES, is_gpu, pin, worker_thread
+from ..vlm.numerics import DTYPES, is_gpu, pin
 from .cache import ArrayCache
 
 logger = logging.getLogger(__name__)
@@ -148,7 +147,7 @@ class ViewStore:
         self.backbone = backbone
         self.budget = Budget.of_images(backbone)
         self.data = data
-        self.threads = num_threads(cfg.DATALOADER.NUM_WORKERS)
+        self.workers = cfg.DATALOADER.NUM_WORKERS
         self.skips_bad = cfg.DATALOADER.ON_BAD_IMAGE == "skip"
         # Features are rounded to this type without a store too, so that a store changes nothing.
         self.dtype = DTYPES["fp32" if self.precision == "fp32" else "fp16"]
@@ -175,19 +174,11 @@ class ViewStore:
         """The features of each list of positions, in the given order."""
         files = self.files
         if files is None:
-            return map(self.check, self.encode(wanted))
-        return (self.check(self.read(files, indices)) for indices in wanted)
-
-    def check(self, batch: FeatureBatch) -> FeatureBatch:
-        """An image that cannot be read stops a run that skips none."""
-        if batch.bad and not self.skips_bad:
-            reason = next(iter(batch.bad.values()))
-            raise DataError(f"{reason}; fix the file, or skip such images: "
-                            f"DATALOADER.ON_BAD_IMAGE skip")
-        return batch
+            return self.encode(wanted)
+        return (self.read(files, indices) for indices in wanted)
 
     def encode(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
-        """Reads images, makes views and encodes them.
+        """Reads images, makes views and encodes them. A run that skips no image stops at a bad one.
 
         On a CPU one pool of threads does all of it, image by image, so that features do not depend
         on the batch. For a GPU the threads make views ahead.
@@ -199,12 +190,12 @@ class ViewStore:
         # In pieces: the views of a batch for a GPU would take a gigabyte.
         pieces = []
         for indices in wanted:
-            pieces += chunks(indices, ENCODE_AT_ONCE)
-        loaded = load_batches(self.data.read_image, make, pieces, self.threads)
+            pieces += batched(indices, ENCODE_AT_ONCE)
+        loaded = load_batches(self.data.read_image, make, pieces, self.workers)
         for indices in wanted:
             batch = FeatureBatch([], torch.empty(0), {})
             features = [torch.empty(0, self.num_views, self.backbone.features, device=device)]
-            for _ in chunks(indices, ENCODE_AT_ONCE):
+            for _ in batched(indices, ENCODE_AT_ONCE):
                 piece = next(loaded)
                 for index in piece.bad:
                     self.check_unchanged(index)
@@ -216,16 +207,21 @@ class ViewStore:
                     features.append(encode_views(
                         self.backbone, piece.made, self.precision, normalised=False,
                         budget=self.budget))
+            if batch.bad and not self.skips_bad:
+                reason = next(iter(batch.bad.values()))
+                raise DataError(f"{reason}; fix the file, or skip such images: "
+                                f"DATALOADER.ON_BAD_IMAGE skip")
             batch.views = torch.cat(features).to(self.dtype).float()
             yield batch
 
     def encode_image(self, image: Image.Image, index: int) -> Tensor:
         """Unit features (V, d) of one image, in a thread of the pool."""
         self.check_unchanged(index)
-        with worker_thread():
-            views = self.maker(image, index)[None]  # (1, V, 3, S, S)
-            return encode_views(
-                self.backbone, views, self.precision, normalised=False, budget=self.budget)[0]
+        views = self.maker(image, index)[None]  # (1, V, 3, S, S)
+        features = encode_views(
+            self.backbone, views, self.precision, normalised=False, budget=self.budget,
+            parallel=False)
+        return features[0]
 
     def make_views(self, image: Image.Image, index: int) -> Tensor:
         """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block."""
@@ -267,13 +263,13 @@ class ViewStore:
         share = lacking[dist.rank :: dist.world]
         pieces: list[Sequence[int]] = []  # of all blocks, so that the threads never wait for a file
         for indices in share:
-            pieces += chunks(indices, ENCODE_AT_ONCE)
-        encoded = map(self.check, self.encode(pieces))
+            pieces += batched(indices, ENCODE_AT_ONCE)
+        encoded = self.encode(pieces)
         total = sum(len(indices) for indices in share)
         is_shown = bool(share) and dist.is_main
         with progress_bar(total, "view features", "img", shown=is_shown) as bar:
             for indices in share:
-                batches = [next(encoded) for _ in chunks(indices, ENCODE_AT_ONCE)]
+                batches = [next(encoded) for _ in batched(indices, ENCODE_AT_ONCE)]
                 files.add(indices[0] // BLOCK, self.as_block(batches))
                 bar.update(len(indices))
         dist.barrier()
@@ -316,7 +312,7 @@ class ViewStore:
             block = files.read(number)
             lacking = [index for index in self.positions[number] if index not in block.rows]
             if lacking:
-                encoded = self.as_block(list(self.encode(chunks(lacking, ENCODE_AT_ONCE))))
+                encoded = self.as_block(list(self.encode(batched(lacking, ENCODE_AT_ONCE))))
                 files.add(number, encoded)
                 block = Block({**block.rows, **encoded.rows}, encoded.bad)
             self.recent[number] = block

@@ -10,6 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
+from ...datasets.views.loader import batched
 from ..functional.posthoc import StrongViews
-from ..runs.parts import Columns, chunks, concatenate
-from ..runs.run_dir import RunDir
+from ..runs.run_dir import Columns, RunDir, concatenate
 from ..runs.tensorboard import Progress
 from ..vlm.numerics import is_gpu, peak_memory
 from .adapted import Adapted
@@ -106,9 +107,13 @@ class Predictor:
         self.cfg = trainer.cfg
         self.data = trainer.data
         self.device = trainer.numerics.device
-        self.parts = chunks(self.data.order, self.cfg.TEST.PART)
         # In an online method's stream.
         self.position = {index: place for place, index in enumerate(self.data.order)}
+
+    @cached_property
+    def parts(self) -> list[Sequence[int]]:
+        """The positions of the images of each part, in the order in which they are predicted."""
+        return batched(self.data.order, self.cfg.TEST.PART)
 
     def predict(self) -> None:
         """Predicts the images of all parts that are not finished.
@@ -130,9 +135,8 @@ class Predictor:
             self.store.fill(self.dist)
         with Progress(
             self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
-            self.dist.is_main,
+            finished, shown=self.dist.is_main,
         ) as progress:
-            progress.begin(finished)
             if missing:
                 self.predict_parts(missing, progress)
         self.dist.barrier()
@@ -177,14 +181,14 @@ class Predictor:
         """
         batches = []
         for part in missing[self.dist.rank :: self.dist.world]:
-            for indices in chunks(part, self.trainer.numerics.episodes):
+            for indices in batched(part, self.trainer.numerics.episodes):
                 batches.append(Batch(part, indices))
         batches_ahead = 0
         if is_gpu(self.device) and not self.trainer.online:
             batches_ahead = 1
 
-        features = self.store.batches([batch.indices for batch in batches])
         parts = PartWriter(self, progress)
+        features = self.store.batches([batch.indices for batch in batches])
         launched: deque[LaunchedBatch] = deque()
         strong_views: list[StrongViews] = []  # of the part so far
         try:
@@ -230,6 +234,7 @@ class Predictor:
 
     def read(self, launched: LaunchedBatch) -> dict[str, np.ndarray]:
         """The columns of a batch, copied from the device."""
+        seconds = launched.stopwatch.seconds
         adapted = launched.adapted.cpu().with_fallback()
         items = [self.data.items[index] for index in launched.index]
         adapted.check_finite([item.impath for item in items])
@@ -246,8 +251,11 @@ class Predictor:
         if self.trainer.online:
             places = [self.position[index] for index in launched.index]
             columns["position"] = np.array(places, dtype=np.int64)
-        columns["adapt_seconds"] = np.array([launched.stopwatch.seconds])
-        columns["peak_bytes"] = np.array([peak_memory(self.device) or 0], dtype=np.int64)
+        columns["adapt_seconds"] = np.array([seconds])
+        peak_bytes = 0
+        if is_gpu(self.device):
+            peak_bytes = peak_memory(self.device)
+        columns["peak_bytes"] = np.array([peak_bytes], dtype=np.int64)
         return columns
 
 

@@ -11,8 +11,7 @@ from yacs.config import CfgNode
 from ...datasets import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ..config.build import CONFIGS, build_cfg
-from ..config.names import path_safe
-from ..config.run_folder import run_path
+from ..config.names import path_safe, run_path
 from ..config.settings import Role, changed_settings, effective_settings, find_setting
 from ..coop import CoOp
 from ..report.candidates import refers_to

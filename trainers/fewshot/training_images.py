@@ -14,10 +14,9 @@ from torch import Tensor
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
-from ...datasets.views.loader import LoadedBatch, load_batches, num_threads
+from ...datasets.views.loader import LoadedBatch, batched, load_batches
 from ...datasets.views.maker import ViewMaker
 from ...datasets.views.reference import BICUBIC, crops, to_tensor
-from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import pin
@@ -47,7 +46,7 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence
     used_images = count - count % size
     if used_images == 0:
         used_images = count
-    return chunks(order[:used_images], size)
+    return batched(order[:used_images], size)
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class TrainingImages:
     def leave_out_unreadable(self) -> list[str]:
         """Drops the images that cannot be read, and returns what is wrong with them."""
         bad: dict[int, str] = {}
-        batches = chunks(range(len(self.items)), 64)
+        batches = batched(range(len(self.items)), 64)
         for batch in self.load(self.items, lambda image, index: None, batches):
             bad.update(batch.bad)
         self.items = [item for index, item in enumerate(self.items) if index not in bad]
@@ -115,7 +114,7 @@ class TrainingImages:
         if self.fixed:
             maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
             maker.warm_up()
-            loaded = self.load(self.items, maker, chunks(range(count), 32))
+            loaded = self.load(self.items, maker, batched(range(count), 32))
             features = torch.cat([self.encode(batch) for batch in loaded])  # (n, d), encoded once
             for batches in plan.values():
                 yield ((features[batch], labels[batch]) for batch in batches)
@@ -146,7 +145,7 @@ class TrainingImages:
         def read(index: int) -> Image.Image:
             return self.dataset.read_image(items[index])
 
-        return load_batches(read, make, batches, num_threads(self.workers))
+        return load_batches(read, make, batches, self.workers)
 
     def encode(self, batch: LoadedBatch[Tensor]) -> Tensor:
         """Unit features (B, d) of a batch with one view per image."""

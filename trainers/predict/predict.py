@@ -12,9 +12,9 @@ from ...datasets.file_dataset import files_below
 from ...datasets.utils.errors import DataError, reading
 from ...datasets.utils.files import read_regular
 from ...datasets.views.images import BadImageError, open_image
+from ...datasets.views.loader import batched
 from ..api import Adapter
 from ..functional.calibration import sals
-from ..runs.parts import batched
 from ..vlm.openai import SMALL, cache_folder
 from ..vlm.openai_clip import WEIGHT_URLS
 

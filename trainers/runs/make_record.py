@@ -20,7 +20,7 @@ from ...datasets.utils.source import (
     plugin_source,
     source_file,
 )
-from ...datasets.views import pipeline
+from ...datasets.views.kernel_cache import pipeline
 from ..config.build import dataset_file_of
 from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
@@ -240,6 +240,7 @@ def method_section(
         online: Whether predictions depend on the order of the images.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
     """
+    source = method_source(classes)
     settings = {}
     for key, value in effective_settings(cfg, trains=training is not None).items():
         if not is_elsewhere(key):
@@ -247,7 +248,7 @@ def method_section(
     section: dict[str, Any] = {
         "trainer": cfg.TRAINER.NAME,
         "settings": settings,
-        "source": method_source(classes),
+        "source": source,
     }
     if online:
         section["stream"] = stream_section(cfg)

@@ -29,7 +29,6 @@ from ...datasets.utils.files import (
 )
 from ...datasets.utils.lock import FolderLock
 from .dist import Distributed
-from .parts import Columns, concatenate
 from .record import (
     AUTO,
     FILE_NAME,
@@ -43,6 +42,7 @@ from .record import (
 logger = logging.getLogger(__name__)
 
 Results = dict[str, Any]
+Columns = Mapping[str, np.ndarray]  # of predictions, by name
 
 # Of predictions.npz, besides a method's own.
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}
@@ -447,6 +447,33 @@ class RunDir:
             logger.warning("%s belongs to another run, so it is %s", path, consequence)
             return None
         return arrays
+
+
+def concatenate(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
+    """Concatenates the columns of batches or parts.
+
+    A part in which no image could be read lacks the columns that a method adds, so a column is
+    used if every part that has images has it.
+
+    Args:
+        parts: For each part its columns by name, each of shape (images of the part, ...).
+
+    Returns:
+        The columns by name, each of shape (all images, ...).
+    """
+    parts_with_images = [part for part in parts if len(part["index"]) > 0]
+    if not parts_with_images:
+        parts_with_images = list(parts)
+    common_names = set(parts_with_images[0])
+    for part in parts_with_images:
+        common_names &= set(part)
+
+    columns = {}
+    for name in parts_with_images[0]:
+        if name in common_names:
+            arrays = [part[name] for part in parts if name in part]
+            columns[name] = np.concatenate(arrays)
+    return columns
 
 
 def inspect_folder(path: Path, has_shared_log: bool = False) -> FolderState:

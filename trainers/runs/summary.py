@@ -62,6 +62,30 @@ def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float
     return {**values, "bins": bins}
 
 
+def summarise(columns: Mapping[str, np.ndarray], bins: int) -> dict[str, object]:
+    """What results.json says of a run's predictions: counts, metrics and times.
+
+    Args:
+        columns: All columns that were computed for the images of the run.
+        bins: Of ECE and ACE.
+    """
+    n = len(columns["index"])
+    seconds = float(columns["seconds"].sum())
+    adapt_seconds = float(columns["adapt_seconds"].sum())  # without reading and encoding images
+    summary: dict[str, object] = {
+        "n": n,
+        **metrics(columns, bins),
+        "flagged": int(columns["flagged"].sum()),
+        "skipped": columns["bad_reason"].tolist(),
+        "seconds": seconds,
+        "seconds_per_image": seconds / n,
+        "adapt_seconds_per_image": adapt_seconds / n,
+    }
+    if columns["peak_bytes"].any():  # none are measured on a CPU
+        summary["peak_device_bytes"] = int(columns["peak_bytes"].max())
+    return summary
+
+
 def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
     """Metrics as Dassl prints them and CoOp's parse_test_res.py finds them.
 

@@ -6,6 +6,7 @@ same names. TensorBoard draws curves of one name in one chart, so each chart com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.utils.files import writing
 from ...datasets.utils.progress import progress_bar
-from ..config.run_folder import event_folder, zero_shot_event_folder
+from ..config.names import event_folder, zero_shot_event_folder
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
-from .parts import Columns
 from .record import RunRecord
+from .run_dir import Columns
 from .summary import result_table
 
 POINTS = 50  # of a curve, at most, besides those at the ends of parts
@@ -106,14 +107,15 @@ class RunningMetrics:
         }
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """The bar of a run, and its curves against the number of images.
 
     The last point of the curves is that of `write_final`, which has the images of all processes.
     """
 
     def __init__(
-        self, run_dir: Path, total: int, bins: int, trainer: str, shown: bool = True,
+        self, run_dir: Path, total: int, bins: int, trainer: str,
+        finished: Sequence[Columns] = (), shown: bool = True,
     ) -> None:
         """
         Args:
@@ -121,9 +123,9 @@ class Progress:
             total: Number of its images.
             bins: Of ECE.
             trainer: Registered name of the method.
+            finished: The parts that an earlier call has predicted.
             shown: Whether this process shows a bar and writes curves.
         """
-        self.bar = progress_bar(total, trainer, "img", shown=shown)
         self.shown = shown
         self.total = total
         self.counted = 0  # images, unreadable ones too
@@ -137,20 +139,14 @@ class Progress:
         self.zero_shot: RunningMetrics | None = None
         if not method_info(trainer).zero_shot:
             self.zero_shot = RunningMetrics(bins)
-
-    def __enter__(self) -> Progress:
-        return self
+        for columns in finished:
+            self.count(columns)
+        self.bar = progress_bar(total, trainer, "img", initial=self.counted, shown=shown)
 
     def __exit__(self, *error: object) -> None:
         self.tuned_writer.__exit__(*error)
         self.zero_shot_writer.__exit__(*error)
         self.bar.close()
-
-    def begin(self, finished: Sequence[Columns]) -> None:
-        """Counts the images of the parts that an earlier call has finished."""
-        for columns in finished:
-            self.count(columns)
-        self.bar.update(self.counted)
 
     def advance(self, columns: Columns) -> None:
         """Adds a batch, and a point to each curve if the last one is long ago."""
@@ -170,7 +166,7 @@ class Progress:
         self.counted += len(label) + len(columns["bad_index"])
 
     def log(self, columns: Columns) -> None:
-        """Adds a point to each curve.
+        """Shows the metrics so far beside the bar and in the curves.
 
         Called at the end of a part, and often enough within it that a small set has a curve.
         """
@@ -178,9 +174,17 @@ class Progress:
             return
         self.logged = len(self.tuned)
         scalars = self.tuned.scalars()
+        if self.counted < self.total:
+            self.add_points(scalars, columns)
         self.bar.set_postfix_str(f"acc {scalars[ACCURACY]:.1f}, ECE {scalars[ECE]:.1f}")
-        if self.counted == self.total:
-            return
+
+    def add_points(self, scalars: dict[str, float], columns: Columns) -> None:
+        """Adds a point to each curve.
+
+        Args:
+            scalars: Of the tuned predictions so far, in percent.
+            columns: Of the last images, whose times, losses and penalties are shown.
+        """
         images = max(len(columns["label"]), 1)
         scalars["episode/seconds per image"] = columns["seconds"].sum() / images
         for name in ("loss", "penalty"):

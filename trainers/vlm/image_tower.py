@@ -53,7 +53,7 @@ def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
 
 def encode_views(
     backbone: Backbone, views: Tensor | Sequence[Tensor], precision: str = "fp32",
-    normalised: bool | None = None, budget: Budget | None = None,
+    normalised: bool | None = None, budget: Budget | None = None, parallel: bool = True,
 ) -> Tensor:
     """Unit features of views.
 
@@ -67,6 +67,8 @@ def encode_views(
         precision: Of the image tower.
         normalised: Whether they are normalised; None = all but uint8, which is always pixel values.
         budget: Views at once, halved when memory runs out; None = as many as fit by their sizes.
+        parallel: Whether a CPU computes pieces on several cores. False in a thread that encodes
+            one of many images.
 
     Returns:
         Features (B, V, d).
@@ -91,6 +93,8 @@ def encode_views(
             pieces = [[piece] for piece in views.flatten(0, 1).split(budget.views)]
         else:
             pieces = split_views(views, budget.views)
+        if not parallel:
+            return [encode_piece(piece) for piece in pieces]
         return in_parallel(encode_piece, pieces, backbone.device)
 
     features = torch.cat(retry_on_oom(budget.halve_views, encode))

@@ -41,11 +41,23 @@ def find_loader(name: str) -> tuple[ModuleType, str]:
     return import_module(LOADERS[prefix], __package__), rest
 
 
-@fixed_numerics()
 def load_clip(
     name: str, device: str | torch.device = "auto", expected_hash: str = ""
 ) -> CLIP | Backbone:
-    """A CLIP by name, fp32, frozen, in eval mode.
+    """A CLIP by name, fp32, frozen, in eval mode. See `load_backbone` for the arguments.
+
+    Returns:
+        OpenAI's own module for one of OpenAI's names, the small CLIP and paths; else a Backbone.
+    """
+    backbone = load_backbone(name, device, expected_hash)
+    return backbone.module if isinstance(backbone, openai.OpenAIBackbone) else backbone
+
+
+@fixed_numerics()
+def load_backbone(
+    name: str, device: str | torch.device = "auto", expected_hash: str = ""
+) -> Backbone:
+    """A backbone by name, fp32, frozen, in eval mode.
 
     Files that change while they are read are refused.
 
@@ -54,9 +66,6 @@ def load_clip(
             `open_clip:MODEL@FILE` or `hf:FOLDER`.
         device: Where the model goes; "auto" = the GPU if there is one.
         expected_hash: An earlier `weights_hash` that the files must still have; "" = any.
-
-    Returns:
-        OpenAI's own module for one of OpenAI's names, the small CLIP and paths; else a Backbone.
     """
     loader, rest = find_loader(name)
     before = expected_hash or loader.weights_hash(rest)
@@ -65,7 +74,7 @@ def load_clip(
         raise WeightsError(
             f"the weights of {name} changed while they were read: run the command again"
         )
-    return backbone.module if loader is openai else backbone
+    return backbone
 
 
 def as_backbone(model: CLIP | Backbone) -> Backbone:
@@ -92,7 +101,7 @@ def model_hash(backbone: Backbone) -> str:
     in_memory = tensors_hash(backbone)
     if backbone.name:
         try:
-            stored = as_backbone(load_clip(backbone.name, "cpu"))
+            stored = load_backbone(backbone.name, "cpu")
             if tensors_hash(stored) == in_memory:
                 return weights_hash(backbone.name)
         except UserError:  # the file is not there any more

@@ -10,7 +10,6 @@ run on different cores.
 """
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +36,9 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Other devices of torch lack operations that the methods need, or were never tried.
 DEVICE_TYPES = {"cpu", "cuda"}
 
-logger = logging.getLogger(__name__)
+# bf16 keeps 8 bits of a number, too few for calibration.
+BF16_WARNING = ("MODEL.PREC bf16 has moved probabilities by up to 0.45 and mean confidence by up "
+                "to 4 points: use fp16 or fp32 for calibration")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -70,14 +71,6 @@ def resolve_precision(name: str, device: torch.device) -> str:
     if name != "auto":
         return name
     return "fp16" if is_gpu(device) else "fp32"
-
-
-def warn_of_precision(precision: str) -> None:
-    """bf16 keeps 8 bits of a number, too few for calibration."""
-    if precision == "bf16":
-        logger.warning(
-            "MODEL.PREC bf16 has moved probabilities by up to 0.45 and mean confidence by up to 4 "
-            "points: use fp16 or fp32 for calibration")
 
 
 def resolve_episodes(setting: int, device: torch.device) -> int:
@@ -185,17 +178,6 @@ def start_worker() -> None:
     torch.set_num_threads(1)  # torch keeps this number per thread
 
 
-@contextmanager
-def worker_thread() -> Iterator[None]:
-    """In a thread that processes whole images: one torch thread, and no pool inside the pool."""
-    before = getattr(worker, "active", False)
-    start_worker()
-    try:
-        yield
-    finally:
-        worker.active = before
-
-
 def pick_device(name: str = "auto") -> torch.device:
     """`auto` is the GPU if there is one."""
     if name == "auto":
@@ -237,13 +219,9 @@ def reset_peak_memory(device: torch.device) -> None:
         torch.get_device_module(device).reset_peak_memory_stats(device)
 
 
-def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that tensors of this process have used at once since `reset_peak_memory`.
-
-    None on a CPU.
-    """
-    if not is_gpu(device):
-        return None
+def peak_memory(device: torch.device) -> int:
+    """The most bytes of a GPU that tensors of this process have used at once since
+    `reset_peak_memory`."""
     return int(torch.get_device_module(device).max_memory_allocated(device))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...datasets.utils.errors import ConfigError, WeightsError, one_line
 from ..registry import backbone_label
 from .backbone import Backbone
-from .loading import as_backbone, load_clip
+from .loading import load_backbone
 from .prompt_files import prompt_file, read_context
 
 AT_ONCE = 64  # vectors compared with the whole vocabulary together
@@ -107,7 +107,7 @@ def prompt_table(source: str, backbone: str = "") -> str:
         )
     n_ctx = stored.context.shape[-2]
     is_per_class = stored.context.dim() == 3
-    model = as_backbone(load_clip(name, torch.device("cpu")))
+    model = load_backbone(name, torch.device("cpu"))
     words_of_vectors = nearest_words(stored.context.flatten(0, -2), model)
 
     headers = ["vector", "nearest by cosine", "nearest by distance"]

@@ -14,13 +14,13 @@ from ....datasets.base import dataset_info
 from ....datasets.utils.cli import counted, plural
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_arrays
+from ....datasets.views.loader import batched
 from ...base import BaseTrainer
 from ...config.names import backbone_name, path_safe
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ...report.table_model import Entry, RowBlock, Table, TableRow
-from ...runs.parts import chunks
 from ..definition import DatasetPlace
 from ..finished_runs import FinishedRuns
 from ..plan import configure
@@ -108,7 +108,7 @@ def adaptation(
     features = trainer.view_features()
     features.fill(trainer.dist)
     episodes = []
-    for batch in features.batches(chunks(trainer.data.indices, trainer.numerics.episodes)):
+    for batch in features.batches(batched(trainer.data.indices, trainer.numerics.episodes)):
         episodes.append(episode(trainer, batch.views))
     zero_shot, mu, similarity, confidence = map(np.concatenate, zip(*episodes, strict=True))
     computed = Adaptation(

@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from ....datasets.synthetic.canvas import SIZE
-from ....datasets.synthetic.tiles import CLASSNAMES, draw, tile, tile_rng, to_bytes, under
+from ....datasets.synthetic import CLASSNAMES, SIZE, draw, tile, tile_rng, to_bytes, under
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
 from ....datasets.utils.progress import show_progress

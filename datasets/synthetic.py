@@ -1,12 +1,51 @@
-"""What each class of LandCover looks like: farmed land, built land, water, and the rest."""
+"""The tiles of LandCover, drawn by code.
+
+A tile depends on its split, class and number alone, in any order and process. It is drawn on a
+board of twice its size (`Board`: noise, masks and brushes; `Land`: what each class looks like) and
+averaged down, which smooths thin lines and edges. Then weather, season, light and sensor change the
+finished tile.
+
+Masks are (BOARD, BOARD) arrays from 0 to 1, colours are triples from 0 to 1, and tiles are
+(SIZE, SIZE, 3) floats from 0 to 1.
+"""
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
+from numpy.random import Generator
+from PIL import Image, ImageDraw, ImageFilter
 
-from .canvas import BOARD, Board, box, smooth, to_edge, turned, value_noise
+GENERATOR_VERSION = 1  # part of every fingerprint; raise it when any tile changes
+CLEAR_SHARE = 0.4  # of the tiles of LandCover; the others are under one of the other conditions
+CONDITIONS = (
+    "clear", "hazy", "dusk", "noisy", "blurry", "infrared", "cloudy", "dry", "snowy", "faded",
+    "grey",
+)
+CLASSNAMES = [
+    "annual crop land", "permanent crop land", "orchard", "vineyard", "rice paddy", "pasture",
+    "herbaceous vegetation", "golf course", "wetland", "residential area", "industrial area",
+    "car park", "airport", "river", "canal", "lake", "sea", "harbour", "beach", "highway",
+    "railway", "forest", "desert", "snow",
+]
+# Corruptions of test tiles, one of each group of ImageNet-C (Hendrycks and Dietterich, ICLR 2019),
+# and their strengths, chosen for these tiles, by severity 1 to 5.
+STRENGTHS = {
+    "gaussian_noise": (0.03, 0.06, 0.09, 0.12, 0.16),  # standard deviation; white is 1
+    "defocus_blur": (1.5, 2.5, 3.5, 5.0, 7.0),  # radius of the disc in pixels
+    "fog": (0.15, 0.25, 0.35, 0.45, 0.58),  # mean cover
+    "contrast": (0.7, 0.55, 0.42, 0.32, 0.22),  # what is left of it
+}
+LUMA = np.array([0.30, 0.59, 0.11], dtype=np.float32)
+Array = np.ndarray
+SIZE = 64  # pixels of a finished tile
+BOARD = 2 * SIZE  # pixels of the drawing board
+Colour = Sequence[float] | np.ndarray
 
+# Colours that a class chooses from, and shapes of planes and ships.
 SOIL = ((0.55, 0.42, 0.30), (0.62, 0.50, 0.36), (0.47, 0.36, 0.27), (0.66, 0.57, 0.44))
 GRASS = ((0.40, 0.53, 0.26), (0.46, 0.56, 0.30), (0.36, 0.48, 0.25))
 LEAF = ((0.17, 0.31, 0.14), (0.21, 0.36, 0.16), (0.26, 0.38, 0.18))
@@ -41,6 +80,334 @@ DUNE = ((0.80, 0.65, 0.44), (0.76, 0.58, 0.38), (0.84, 0.72, 0.53), (0.70, 0.55,
 CONTAINER = ((0.65, 0.25, 0.20), (0.22, 0.38, 0.58), (0.30, 0.50, 0.35), (0.80, 0.55, 0.25))
 CROWN = ((0.16, 0.28, 0.14), (0.20, 0.34, 0.16), (0.13, 0.24, 0.15), (0.27, 0.37, 0.17))
 HULL = ((0.5, 0), (0.2, 0.16), (-0.5, 0.16), (-0.5, -0.16), (0.2, -0.16))
+
+
+# Tiles
+
+def tile_rng(*key: str | int) -> Generator:
+    """A generator that depends on the key alone; words are hashed with CRC, which is the same on
+    every machine."""
+    numbers = []
+    for part in key:
+        if isinstance(part, str):
+            part = zlib.crc32(part.encode())
+        numbers.append(part)
+    return np.random.default_rng(numbers)
+
+
+def draw(classname: str, rng: Generator) -> Array:
+    """A clear tile of the class, floats from 0 to 1."""
+    land = Land(rng)
+    getattr(land, classname.replace(" ", "_"))()
+    # The board has twice the size of a tile.
+    pixels = land.rgb.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3))
+    return np.clip(pixels, 0, 1)
+
+
+def towards(image: Array, colour: Colour, weight: Array | float) -> Array:
+    return image + weight * (np.asarray(colour, dtype=np.float32) - image)
+
+
+def to_bytes(image: Array) -> Array:
+    return (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
+
+
+def under(condition: str, image: Array, rng: Generator, strength: float) -> Array:
+    """The image under a condition; a strength is about 0.3 for slight and 1 for strong."""
+    red = image[..., 0:1]
+    green = image[..., 1:2]
+    blue = image[..., 2:3]
+    light = (image @ LUMA)[..., None]
+    result = image  # clear
+    match condition:
+        case "hazy":
+            veil = 0.7 * strength * (0.75 + 0.4 * (fractal_noise(rng, SIZE, 2, 2)[..., None] - 0.5))
+            result = towards(image, (0.80, 0.82, 0.84), veil)
+        case "dusk":
+            dark = image * (1 - 0.75 * strength) * np.array([1.08, 0.92, 1.0])
+            result = dark + 0.05 * strength * np.array([0.5, 0.3, 0.7])
+        case "noisy":
+            grain = rng.normal(0, 0.22 * strength, image.shape)
+            result = image + 0.6 * grain + 0.4 * grain.mean(-1, keepdims=True) * 1.7
+        case "blurry":
+            blur = ImageFilter.GaussianBlur(0.5 + 1.5 * strength)
+            result = np.asarray(Image.fromarray(to_bytes(image)).filter(blur), np.float32) / 255
+        case "infrared":
+            # False colour: infrared, which plants reflect, is red, red is green, green is blue.
+            near_infrared = np.clip(0.9 * green + 3.0 * (green - 0.5 * red - 0.5 * blue), 0, 1)
+            false_colour = np.concatenate([near_infrared, red * 0.85, green * 0.85], -1)
+            result = towards(image, false_colour, min(1.0, 0.4 + 0.6 * strength))
+        case "cloudy":
+            noise = fractal_noise(rng, SIZE, 3, 4)
+            cover = smooth(noise, 0.75 - 0.35 * strength, 0.95 - 0.25 * strength)[..., None]
+            shade = np.roll(cover, (6, -5), axis=(0, 1))
+            result = towards(image * (1 - 0.35 * shade), (0.95, 0.95, 0.96), 0.95 * cover)
+        case "dry":  # green turns to straw
+            straw = light * np.array([1.35, 1.10, 0.72]) + 0.05
+            greenness = np.clip(6 * (green - np.maximum(red, blue)) + 0.35, 0, 1)
+            result = towards(image, straw, greenness * strength)
+        case "snowy":
+            # Flat, light ground is covered most; dark crowns, walls and water stay half bare.
+            rough = 0.5 * (fractal_noise(rng, SIZE, 8, 3)[..., None] - 0.5)
+            cover = 0.25 + 0.6 * smooth(light + rough, 0.45 - 0.3 * strength, 0.55)
+            result = towards(image, (0.93, 0.95, 0.98), cover * min(1.0, 0.2 + 0.8 * strength))
+        case "faded":
+            pale = towards(image, light, 0.5 * strength)
+            result = towards(pale, (0.78, 0.76, 0.70), 0.55 * strength)
+        case "grey":
+            result = towards(image, light * np.ones(3), min(1.0, 0.5 + 0.5 * strength))
+    return np.clip(result, 0, 1)
+
+
+def rotated(image: Array, rng: Generator) -> Array:
+    """Rotated by any angle and a little enlarged, with mirrored corners."""
+    pad = SIZE // 2
+    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="reflect")
+    wide = Image.fromarray(to_bytes(padded))
+    turned = wide.rotate(float(rng.uniform(15, 345)), Image.Resampling.BILINEAR)
+    edge = pad + int(rng.integers(0, 11))
+    part = turned.crop((edge, edge, 2 * SIZE - edge, 2 * SIZE - edge)).resize((SIZE, SIZE))
+    return np.asarray(part, np.float32) / 255
+
+
+def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
+    """A ragged corner of another tile, or all of it half transparent, over this one."""
+    if rng.random() >= 0.5:
+        return towards(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
+    y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
+    angle = rng.uniform(0, 2 * np.pi)
+    side = (x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)
+    side = side + 0.2 * (fractal_noise(rng, SIZE, 4) - 0.5)
+    cover = smooth(side, 0.30 - 0.22 * strength, 0.34 - 0.22 * strength)
+    return towards(image, other, cover[..., None])
+
+
+def tile(split: str, classname: str, number: int) -> Array:
+    """A tile of LandCover: (SIZE, SIZE, 3) uint8, two in five clear, the others under some
+    condition."""
+    rng = tile_rng("landcover", split, classname, number)
+    image = draw(classname, rng)
+    if rng.random() >= CLEAR_SHARE:
+        image = under(str(rng.choice(CONDITIONS[1:])), image, rng, rng.uniform(0.4, 1.0))
+    return to_bytes(image)
+
+
+def shifted_tile(split: str, classname: str, number: int) -> Array:
+    """A tile of LandCoverShift: rotated, mixed with another class, with a colour cast or under
+    strong conditions."""
+    rng = tile_rng("landcover_shift", split, classname, number)
+    image = draw(classname, rng)
+    if rng.random() < 0.5:
+        image = rotated(image, rng)
+    if rng.random() < 0.3:
+        other = str(rng.choice([name for name in CLASSNAMES if name != classname]))
+        image = mixed(image, draw(other, rng), rng, rng.uniform(0.3, 0.8))
+    if rng.random() < 0.5:
+        # A badly balanced sensor: each channel has its own gain and offset.
+        cast = rng.uniform(0.3, 0.7)
+        gain = rng.uniform(1 - 0.55 * cast, 1 + 0.4 * cast, 3)
+        offset = rng.uniform(-0.12, 0.12, 3) * cast
+        image = image * gain + offset
+    for condition in rng.choice(["hazy", "noisy", "blurry"], 2, replace=False):
+        if rng.random() < 0.4:
+            image = under(str(condition), image, rng, rng.uniform(0.4, 0.8))
+    return to_bytes(image)
+
+
+def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Array:
+    """A tile (SIZE, SIZE, 3) of bytes under a corruption. With equal generators, severities differ
+    only in strength."""
+    image = tile.astype(np.float64) / 255
+    strength = STRENGTHS[corruption][severity - 1]
+    match corruption:
+        case "gaussian_noise":
+            image = image + rng.normal(0, strength, image.shape)
+        case "defocus_blur":
+            image = blurred(image, strength)
+        case "fog":
+            cover = strength * (0.7 + 0.6 * fractal_noise(rng, SIZE, 2, 3)[..., None])
+            image = image + np.clip(cover, 0, 1) * (0.85 - image)
+        case "contrast":
+            image = (image - image.mean((0, 1))) * strength + image.mean((0, 1))
+    return to_bytes(image)
+
+
+def blurred(image: Array, radius: float) -> Array:
+    """The mean over a disc with a soft edge; beyond the image its border is repeated."""
+    reach = int(np.ceil(radius))
+    padded = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
+    offsets = np.arange(-reach, reach + 1)
+    disc = np.clip(radius + 0.5 - np.hypot(*np.meshgrid(offsets, offsets)), 0, 1)
+    # (SIZE, SIZE, 3, w, w).
+    windows = np.lib.stride_tricks.sliding_window_view(padded, disc.shape, axis=(0, 1))
+    return np.einsum("hwcij,ij->hwc", windows, disc / disc.sum())
+
+
+# The board
+
+def smooth(values: np.ndarray, low: float | np.ndarray, high: float | np.ndarray) -> np.ndarray:
+    """A soft threshold: 0 below `low`, 1 above `high`, linear in between. With `low` > `high` it is
+    reversed."""
+    return np.clip((values - low) / (high - low), 0.0, 1.0)
+
+
+def to_edge(values: np.ndarray, period: float) -> np.ndarray:
+    """The distance to the nearest multiple of `period`."""
+    return np.minimum(values % period, period - values % period)
+
+
+def value_noise(
+    rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0,
+) -> np.ndarray:
+    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size). `stretch`
+    above 1 widens cells."""
+    shape = max(2, round(cells) + 1), max(2, round(cells / stretch) + 1)
+    grid = Image.fromarray(rng.random(shape, dtype=np.float32))
+    return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC))
+
+
+def fractal_noise(
+    rng: np.random.Generator, size: int, cells: float, octaves: int = 3,
+) -> np.ndarray:
+    """Value noise at several scales, each half as strong as the one before, from 0 to 1."""
+    total: np.ndarray | int = 0
+    for octave in range(octaves):
+        noise = value_noise(rng, size, min(cells * 2**octave, size))
+        total = total + 0.5**octave * noise
+    total = np.asarray(total)
+    return (total - total.min()) / (total.max() - total.min())
+
+
+def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
+    """Board coordinates of points (…, 2) that are given along and across a direction from a
+    centre."""
+    along, across = np.moveaxis(np.asarray(points, float), -1, 0)
+    x = along * np.cos(angle) - across * np.sin(angle)
+    y = along * np.sin(angle) + across * np.cos(angle)
+    return np.stack([x, y], -1) + centre
+
+
+def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
+    """The corners of a rotated rectangle, its length along `angle`."""
+    corners = np.array(((1, 1), (1, -1), (-1, -1), (-1, 1)))
+    return turned(corners * (length / 2, width / 2), angle, centre)
+
+
+class Board:
+    """One tile while it is drawn. `rgb` is the image, (BOARD, BOARD, 3); x and y are pixel
+    coordinates."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.rgb = np.zeros((BOARD, BOARD, 3), dtype=np.float32)
+        self.y, self.x = np.mgrid[0:BOARD, 0:BOARD].astype(np.float32)
+        self.sun = rng.uniform(0, 2 * np.pi)  # the direction of all shadows of a tile
+
+    def uniform(self, low: float, high: float) -> float:
+        return float(self.rng.uniform(low, high))
+
+    def angle(self) -> float:
+        return self.uniform(0, np.pi)
+
+    def chance(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def colour(self, *choices: Colour, spread: float = 0.03) -> np.ndarray:
+        """One of the colours, a little lighter or darker and with a slightly different hue."""
+        base = np.asarray(choices[self.rng.integers(len(choices))])
+        lighter = base + self.rng.normal(0, spread)
+        varied = lighter + self.rng.normal(0, spread / 2, 3)
+        return np.clip(varied, 0, 1).astype(np.float32)
+
+    def noise(self, cells: float, octaves: int = 3) -> np.ndarray:
+        return fractal_noise(self.rng, BOARD, cells, octaves)
+
+    def axes(
+        self, angle: float, centre: Any = (BOARD / 2, BOARD / 2),
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates along and across a direction, in pixels from the centre."""
+        x = self.x - centre[0]
+        y = self.y - centre[1]
+        return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
+
+    def direction(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """A random direction, and the coordinates along and across it."""
+        angle = self.angle()
+        return angle, *self.axes(angle)
+
+    def fill(self, colour: Colour, rough: float = 0.1, cells: float = 6) -> None:
+        """Ground of one colour with light and dark patches of strength `rough`, and fine grain."""
+        mottle = (self.noise(cells) - 0.5) * 2 * rough
+        mottle = mottle + self.rng.normal(0, rough / 5, (BOARD, BOARD))
+        self.rgb[:] = np.asarray(colour) + mottle[..., None].astype(np.float32)
+
+    def paint(self, mask: np.ndarray, colour: Colour, strength: float = 1.0) -> None:
+        """Blends a colour, or a whole image, into the board under a mask."""
+        weight = (mask * strength)[..., None].astype(np.float32)
+        self.rgb += weight * (np.asarray(colour, dtype=np.float32) - self.rgb)
+
+    def patches(
+        self, cells: float, octaves: int, low: float, high: float, *colours: Colour,
+        strength: float,
+    ) -> None:
+        """Irregular patches of one of the colours, where noise exceeds a soft threshold."""
+        self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)
+
+    def strip(self, distance: np.ndarray, width: float, colour: Colour) -> None:
+        """A road or the like around a line, given the distance to it."""
+        self.paint(smooth(distance, width / 2 + 0.5, width / 2 - 0.5), colour)
+
+    def shade(self, amount: np.ndarray) -> None:
+        """Makes the image lighter (above 0) or darker (below 0) by a share."""
+        self.rgb *= 1 + amount[..., None].astype(np.float32)
+
+    def stand(
+        self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45,
+        strength: float = 1.0,
+    ) -> None:
+        """An object that stands on the ground and has a shadow, `height` pixels away from the
+        sun."""
+        shift = round(height * np.sin(self.sun)), round(height * np.cos(self.sun))
+        self.shade(-dark * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
+        self.paint(mask, colour, strength)
+
+    def mask(self, kind: str, shapes: Iterable[Any], **options: Any) -> np.ndarray:
+        """A mask of shapes of one kind, drawn by that method of ImageDraw."""
+        image = Image.new("L", (BOARD, BOARD))
+        draw = getattr(ImageDraw.Draw(image), kind)
+        for shape in shapes:
+            draw(np.ravel(shape).tolist(), fill=255, **options)
+        return np.asarray(image, dtype=np.float32) / 255
+
+    def boxes(
+        self, centres: Iterable[Any], length: float, width: float, angle: float,
+    ) -> np.ndarray:
+        return self.mask("polygon", (box(centre, length, width, angle) for centre in centres))
+
+    def discs(self, centres: np.ndarray, radii: np.ndarray | float) -> np.ndarray:
+        radii = np.broadcast_to(radii, len(centres))[:, None]
+        return self.mask("ellipse", np.hstack([centres - radii, centres + radii]))
+
+    def trees(self, centres: np.ndarray, radii: np.ndarray, green: Colour) -> None:
+        """Round crowns with their shadows, lit from one side."""
+        crowns = self.discs(centres, radii)
+        self.stand(crowns, green, float(np.mean(radii)) * 1.1)
+        towards_sun = 0.35 * radii[:, None] * (np.cos(self.sun), np.sin(self.sun))
+        lit = self.discs(centres - towards_sun, radii * 0.5)
+        self.paint(lit * crowns, np.asarray(green) * 1.35 + 0.03, 0.7)
+
+    def scatter(self, count: int) -> np.ndarray:
+        """Random points (count, 2) over the board and a little beyond its edges."""
+        return self.rng.uniform(-4, BOARD + 4, (count, 2))
+
+    def grove(
+        self, fewest: int, most: int, smallest: float, largest: float, *greens: Colour,
+    ) -> None:
+        """Scattered trees."""
+        count = int(self.rng.integers(fewest, most))
+        centres = self.scatter(count)
+        radii = self.rng.uniform(smallest, largest, count)
+        self.trees(centres, radii, self.colour(*greens))
 
 
 class Land(Board):
