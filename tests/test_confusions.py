@@ -156,6 +156,18 @@ def test_other_images_under_one_name_are_two_columns(tmp_path):
     assert columns == ["UCF101, 50 images (a)", "UCF101, 50 images (b)"]
 
 
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"data.classes": "8:first"}, "class names first"),
+    ({"data.subset": "50 of 90 images"}, "50 of 90 images"),
+])
+def test_the_same_images_under_other_class_names_or_as_a_part_have_labels_that_tell(tmp_path, changes, words):
+    make_run(tmp_path, "SoC", images="a", n=50, folder="a", changes={"data.classes": "8:second"} | changes)
+    make_run(tmp_path, "SoC", images="a", n=50, folder="b", changes={"data.classes": "8:second"})
+    main, = compared(tmp_path)
+    columns = [main.column_label(column) for column in main.columns]
+    assert len(set(columns)) == 2 and any(words in column for column in columns)
+
+
 def test_weights_of_one_name_are_two_tables(tmp_path):
     make_run(tmp_path, "SoC", backbone="mine", weights="a" * 16)
     make_run(tmp_path, "TPT", backbone="mine", weights="b" * 16)
