@@ -63,6 +63,9 @@ def test_a_run_whose_images_fell_back_to_zero_shot_is_shown_but_not_ranked(tmp_p
     assert "SoC" not in "\n".join([verdict.sentence, *verdict.findings])
     assert "SoC" not in [line.row.label for line in verdict.lines]
     assert "SoC" not in "\n".join(row_labels(pairs_table(report)))
+    for table in report.tables:
+        if "on the same images" not in table.title:  # pairs are of rows that may be ranked
+            assert "SoC on UCF101 400 of 400" in "\n".join(table.notes), table.title
 
 
 @pytest.mark.parametrize(("flagged", "skipped", "ranked"), [
