@@ -375,6 +375,17 @@ def test_prompts_whose_protocols_begin_alike_have_labels_that_tell_them_apart(tm
     assert "SoC, CoOp 2 shots, prompt … 1fffffffffffffff)" in labels(grid)
 
 
+def test_checkpoints_of_one_training_at_two_epochs_are_two_rows_named_by_the_epoch(tmp_path):
+    """Two seeds, so that only the protocol tells them apart."""
+    text = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed*"
+    for seed, protocol in enumerate((text, f"{text}/epoch 5")):
+        prompt = {**LEARNT, "protocol": protocol, "hash": str(seed)}
+        make_run(tmp_path, "SoC", seed=seed, changes={"model.prompt": prompt, "names.prompt": "CoOp 2 shots"})
+    (grid,) = compared(tmp_path)
+    assert "SoC, CoOp 2 shots, prompt … epoch 5" in labels(grid)
+    assert "SoC, CoOp 2 shots, prompt … seed*" in labels(grid)
+
+
 def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_path):
     for seed in (0, 1):
         training = {"settings": {"DATASET.NUM_SHOTS": 2}, "images": f"drawn with seed {seed}"}
