@@ -11,6 +11,7 @@ import numpy as np
 
 from .base import Dataset, Datum
 from .image_index import DIGEST_BYTES, ImageHash, ImageIndex, Stamp, hash_text, read_stamp
+from .utils.errors import DataError
 from .utils.source import plugin_source
 
 # The last bytes of an image's identity hold which copy of the picture it is, the first ones what
@@ -74,7 +75,7 @@ def identify(
     for item, image in zip(listed, hashes, strict=True):
         if image.is_missing:
             missing.append(item.impath)
-    if len(missing) == len(listed) and source_of_images(type(dataset)):
+    if len(missing) == len(listed) and source_of_images(dataset):
         missing = []  # its paths are names of images that it draws
 
     labels = [item.label for item in listed]
@@ -155,7 +156,7 @@ def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -
         items: The images.
         index: Digests of files that are known from before.
     """
-    source = source_of_images(type(dataset))
+    source = source_of_images(dataset)
     hashes = dataset.hash_images(items, index)
     if source:
         hashes = with_source(dataset, items, hashes, source)
@@ -252,8 +253,14 @@ def as_rows(digests: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
-def source_of_images(reader: type[Dataset]) -> str:
+def source_of_images(dataset: Dataset) -> str:
     """A hash of a plugin's source if its reader may change what its files hold; otherwise ""."""
+    reader = type(dataset)
+    if "read_image" in vars(dataset):
+        raise DataError(
+            f"read_image was replaced on this {reader.__name__}, so nothing says what its images "
+            f"are: derive a class from {reader.__name__} and define read_image there"
+        )
     if reader.read_image is Dataset.read_image:
         return ""
     return plugin_source([reader])

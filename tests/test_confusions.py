@@ -63,6 +63,9 @@ def test_a_run_whose_images_fell_back_to_zero_shot_is_shown_but_not_ranked(tmp_p
     assert "SoC" not in "\n".join([verdict.sentence, *verdict.findings])
     assert "SoC" not in [line.row.label for line in verdict.lines]
     assert "SoC" not in "\n".join(row_labels(pairs_table(report)))
+    for table in report.tables:
+        if "on the same images" not in table.title:  # pairs are of rows that may be ranked
+            assert "SoC on UCF101 400 of 400" in "\n".join(table.notes), table.title
 
 
 @pytest.mark.parametrize(("flagged", "skipped", "ranked"), [
@@ -154,6 +157,18 @@ def test_other_images_under_one_name_are_two_columns(tmp_path):
     make_run(tmp_path, "SoC", images="b", n=50, folder="b")
     columns = report_on(tmp_path).tables[0].columns
     assert columns == ["UCF101, 50 images (a)", "UCF101, 50 images (b)"]
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"data.classes": "8:first"}, "class names first"),
+    ({"data.subset": "50 of 90 images"}, "50 of 90 images"),
+])
+def test_the_same_images_under_other_class_names_or_as_a_part_have_labels_that_tell(tmp_path, changes, words):
+    make_run(tmp_path, "SoC", images="a", n=50, folder="a", changes={"data.classes": "8:second"} | changes)
+    make_run(tmp_path, "SoC", images="a", n=50, folder="b", changes={"data.classes": "8:second"})
+    main, = compared(tmp_path)
+    columns = [main.column_label(column) for column in main.columns]
+    assert len(set(columns)) == 2 and any(words in column for column in columns)
 
 
 def test_weights_of_one_name_are_two_tables(tmp_path):
@@ -358,6 +373,17 @@ def test_prompts_whose_protocols_begin_alike_have_labels_that_tell_them_apart(tm
     (grid,) = compared(tmp_path)
     assert len(grid.rows) == 6 == len(set(labels(grid)))
     assert "SoC, CoOp 2 shots, prompt … 1fffffffffffffff)" in labels(grid)
+
+
+def test_checkpoints_of_one_training_at_two_epochs_are_two_rows_named_by_the_epoch(tmp_path):
+    """Two seeds, so that only the protocol tells them apart."""
+    text = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed*"
+    for seed, protocol in enumerate((text, f"{text}/epoch 5")):
+        prompt = {**LEARNT, "protocol": protocol, "hash": str(seed)}
+        make_run(tmp_path, "SoC", seed=seed, changes={"model.prompt": prompt, "names.prompt": "CoOp 2 shots"})
+    (grid,) = compared(tmp_path)
+    assert "SoC, CoOp 2 shots, prompt … epoch 5" in labels(grid)
+    assert "SoC, CoOp 2 shots, prompt … seed*" in labels(grid)
 
 
 def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_path):

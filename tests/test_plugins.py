@@ -128,7 +128,12 @@ def test_installed_packages_metrics_and_backbones(repository, monkeypatch):
         train.main, "--trainer", "ZeroShot", "--backbone", "toy:any", "--dataset-config-file",
         "image_folder", "--root", "waters", "--output-dir", "run", "PROMPT.CTX_INIT", "a photo")
     assert done.returncode == 0, done.stderr
-    assert json.loads(Path("run/results.json").read_text())["weights_hash"] == "toy-1"
+    assert json.loads(Path("run/results.json").read_text())["weights_hash"]
+    (site / "toy.py").write_text(toy.replace("manual_seed(0)", "manual_seed(1)"))  # its weights_hash is not edited
+    edited = command(
+        train.main, "--trainer", "ZeroShot", "--backbone", "toy:any", "--dataset-config-file",
+        "image_folder", "--root", "waters", "--output-dir", "run", "PROMPT.CTX_INIT", "a photo")
+    assert edited.returncode == 2 and "was made with other weights" in edited.stderr
     done = command(report.main, "run", "--no-figures")
     assert "Doubt" in done.stdout, done.stderr
     (site / "lab.py").write_text(LAB.replace("1 - c.mean()", "c.nothing"))

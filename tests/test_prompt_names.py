@@ -84,6 +84,7 @@ COOP = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend"
 
 @pytest.mark.parametrize(("path", "text", "label"), [
     (f"data/me/ucf101/{COOP}/seed1/prompt_learner/model.pth.tar-50", f"{COOP}/seed*", "CoOp 2 shots"),
+    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-5", f"{COOP}/seed*/epoch 5", "CoOp 2 shots"),
     (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-50", f"{COOP}/seed*", "CoOp 2 shots"),
     ("output/UCF101/KgCoOp/rn50_1shot/seed2/prompt_learner/model-best.pth.tar",
      "KgCoOp/rn50_1shot/seed*", "KgCoOp 1 shot"),

@@ -71,6 +71,67 @@ def test_an_edit_anywhere_counts(tmp_path, what, old, new):
     assert (before["version"], before["hash"]) == (after["version"], after["hash"])
 
 
+METHOD = """\
+from promptcal.trainers.tpt import TPT
+{}
+
+
+class MyMethod(TPT):
+    def weight(self, loss, penalty):
+        return {}
+"""
+PATCH = """\
+from lab.mine import MyMethod
+
+MyMethod.weight = lambda self, loss, penalty: 1
+"""
+
+
+@pytest.mark.parametrize(("name", "files", "edited"), [
+    ("a name of the package", {
+        "lab/__init__.py": "SCALE = 1\n",
+        "lab/mine.py": METHOD.format("from . import SCALE", "SCALE"),
+    }, "lab/__init__.py"),
+    ("a name that a package above has from a module", {
+        "lab/__init__.py": "from .constants import SCALE\n",
+        "lab/constants.py": "SCALE = 1\n",
+        "lab/mine/__init__.py": METHOD.format("from .. import SCALE", "SCALE"),
+    }, "lab/constants.py"),
+    ("packages without __init__.py", {
+        "lab/mine/__init__.py": "",
+        "lab/mine/method.py": METHOD.format("from ..maths.scale import SCALE", "SCALE"),
+        "lab/maths/scale.py": "SCALE = 1\n",
+    }, "lab/maths/scale.py"),
+    ("a module by its name", {
+        "lab/mine.py": METHOD.format("import importlib", "importlib.import_module('lab.scale').SCALE"),
+        "lab/scale.py": "SCALE = 1\n",
+    }, "lab/scale.py"),
+    ("a function from elsewhere", {
+        "lab/mine.py": METHOD.format("", "2"),
+        "lab/patches.py": PATCH,
+    }, "lab/patches.py"),
+])
+def test_an_edit_anywhere_in_a_package_counts(tmp_path, monkeypatch, name, files, edited):
+    sources = []
+    for folder in ("before", "after"):
+        for file, text in files.items():
+            if folder == "after" and file == edited:
+                text = text.replace("1", "9")
+            path = tmp_path / folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / folder)
+            for module in [module for module in sys.modules if module.partition(".")[0] == "lab"]:
+                del sys.modules[module]
+            module = "lab.mine.method" if "lab/mine/method.py" in files else "lab.mine"
+            method = importlib.import_module(module).MyMethod
+            if "lab/patches.py" in files:
+                importlib.import_module("lab.patches")
+            sources.append(method_source([method]))
+    assert sources[0]["plugin"] and sources[0]["plugin"] != sources[1]["plugin"], name
+
+
 def test_the_same_files_elsewhere_are_the_same_method(tmp_path):
     assert source_of(tmp_path / "laptop") == source_of(tmp_path / "cluster")
 
@@ -92,9 +153,22 @@ def test_a_class_without_a_file_is_known_by_its_code():
         exec(body, scope)  # noqa: S102 - as in a notebook
         return scope["Mine"]
 
-    first = make("class Mine(TPT):\n    def weight(self, loss, penalty):\n        return 1.0\n")
-    second = make("class Mine(TPT):\n    def weight(self, loss, penalty):\n        return 2.0\n")
-    assert method_source([first])["plugin"] != method_source([second])["plugin"]
+    body = """\
+FACTOR = 3
+def scaled(x):
+    return [FACTOR * number for number in x]
+class Mine(TPT):
+    share = 4
+    @property
+    def rate(self):
+        return 5
+    def weight(self, loss, penalty):
+        return sum(scaled([loss.relu(), 6]))
+"""
+    plugin = method_source([make(body)])["plugin"]
+    assert method_source([make(body)])["plugin"] == plugin
+    for old, new in (("3", "7"), ("4", "7"), ("5", "7"), ("6", "7"), ("relu", "tanh"), ("FACTOR *", "FACTOR +")):
+        assert method_source([make(body.replace(old, new))])["plugin"] != plugin, old
 
 
 def test_built_in_methods_have_their_own_files_and_formulas(monkeypatch):

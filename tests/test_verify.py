@@ -11,6 +11,7 @@ from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.layouts.verify import (
     AGREES,
     DIFFERS,
+    FAILED,
     REASONS,
     UNPUBLISHED,
     Check,
@@ -96,6 +97,34 @@ def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path)
 def grid_of_all(root):
     runs = measured_runs(root).test
     return grid_of(runs, "ViT-B/16", "")
+
+
+def verification_of(tmp_path) -> Verification:
+    """Of all runs below tmp_path/runs."""
+    finished = finished_runs(tmp_path / "experiment", "verify", keep=lambda run: run.dataset == "dtd")
+    runs = measured_runs(tmp_path / "runs").test
+    return Verification(replace(finished, measured=dict(enumerate(runs))))
+
+
+def test_backbones_have_cells_of_their_own(tmp_path):
+    for backbone in ("ViT-B/16", "ViT-L/14"):
+        for trainer in ("ZeroShot", "TPT"):
+            make_run(tmp_path / "runs", trainer, "EuroSAT", backbone=backbone)
+    table = verification_of(tmp_path).tables()[-1]
+    assert len(table.blocks) == 4
+    for block in table.blocks:
+        assert block.label.startswith(("ViT-B/16, EuroSAT: ", "ViT-L/14, EuroSAT: "))
+        assert [row.label for row in block.rows] == ["Zero-shot", "TPT"]
+
+
+def test_a_cell_whose_images_fell_back_to_zero_shot_is_not_judged(tmp_path):
+    make_run(tmp_path / "runs", "TPT", "EuroSAT", backbone="ViT-B/16", flagged=400)
+    make_run(tmp_path / "runs", "CTPT", "EuroSAT", backbone="ViT-B/16")
+    verification = verification_of(tmp_path)
+    assert {check.verdict == FAILED for check in verification.checks if check.trainer == "TPT"} == {True}
+    assert {check.verdict == FAILED for check in verification.checks if check.trainer == "CTPT"} == {False}
+    assert verification.summary().endswith(" 2 are not judged, because too many images failed.")
+    assert "TPT on EuroSAT 400 of 400" in "\n".join(verification.tables()[-1].notes)
 
 
 def test_doubtful_cells_are_printed_as_they_are_listed():

@@ -448,7 +448,8 @@ class BaseTrainer:
         cfg = self.cfg
         metadata = self.metadata()
         plugins = plugin_modules(cfg)
-        dataset = results_name(cfg)
+        # A class that is not registered is not in the settings.
+        dataset = results_name(cfg) or self.record.data["dataset"]
         machine = environment(self.numerics.device, self.numerics.device_name)
         return {
             "trainer": cfg.TRAINER.NAME,

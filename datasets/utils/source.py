@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 
 PACKAGE = __name__.partition(".datasets.")[0]
 
@@ -18,7 +20,8 @@ def plugin_source(classes: Iterable[type]) -> str:
     """A hash of the source of classes that are defined outside this package; "" if none is.
 
     It covers the files of the classes, of their bases outside this package, and the modules of
-    their own folders that these import. Files are known by name, so that a folder may be moved.
+    their own folders that these import. A function that another module has put into such a class
+    counts with that module. Files are known by name, so that a folder may be moved.
     """
     files: set[Path] = set()
     without_file: list[str] = []
@@ -28,12 +31,24 @@ def plugin_source(classes: Iterable[type]) -> str:
                 continue
             path = source_file(cls)
             if path is not None:
-                files |= imported_files(path, top_folder(path))
+                files |= imported_files(path, top_folder(path, cls.__module__))
+            for function in added_functions(cls):
+                added_path = Path(function.__code__.co_filename).resolve()
+                files |= imported_files(added_path, top_folder(added_path, function.__module__))
             if path is None or not has_source(cls):
                 without_file.append(byte_code(cls))
     if not files and not without_file:
         return ""
     return hash_files(files, without_file)
+
+
+def module_source(module: ModuleType) -> str:
+    """A hash of the source of a plugin's module and of those of its own folder that it imports; ""
+    if it has no file."""
+    if not module.__file__ or not Path(module.__file__).is_file():
+        return ""
+    path = Path(module.__file__).resolve()
+    return hash_files(imported_files(path, top_folder(path, module.__name__)))
 
 
 def has_package_base(cls: type) -> bool:
@@ -67,22 +82,118 @@ def has_source(cls: type) -> bool:
     return True
 
 
-def byte_code(cls: type) -> str:
-    """The functions of a class as Python has compiled them."""
-    parts = [cls.__qualname__]
+def functions_of(cls: type) -> Iterator[tuple[str, FunctionType]]:
+    """The functions in the body of a class, those of properties and decorated ones included."""
     for name, value in sorted(vars(cls).items()):
-        code = getattr(value, "__code__", None)
-        if code is not None:
-            parts.append(f"{name} {code.co_code.hex()} {code.co_consts!r}")
+        if isinstance(value, property):
+            value = value.fget
+        value = getattr(value, "func", value)  # of a cached property
+        if isinstance(value, staticmethod | classmethod) or callable(value):
+            value = inspect.unwrap(value)
+        if isinstance(value, FunctionType):
+            yield name, value
+
+
+def added_functions(cls: type) -> list[FunctionType]:
+    """The functions of a plugin's class that another file of a plugin defines."""
+    own_path = source_file(cls)
+    added = []
+    for _, function in functions_of(cls):
+        path = Path(function.__code__.co_filename)
+        if not path.is_file() or path.resolve() == own_path:
+            continue
+        in_package = f"{function.__module__}.".startswith(f"{PACKAGE}.")
+        if not in_package and not is_of_library(path):
+            added.append(function)
+    return added
+
+
+def is_of_library(path: Path) -> bool:
+    """Whether a file belongs to Python or to an installed library, such as one of decorators."""
+    folders = sysconfig.get_paths()
+    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
+        if path.is_relative_to(folders[name]):
+            return True
+    return False
+
+
+def byte_code(cls: type) -> str:
+    """A class as Python has compiled it: its functions, and the plain values of its body."""
+    parts = [cls.__qualname__]
+    for name, function in functions_of(cls):
+        parts.append(f"{name} {described_function(function, set())}")
+    for name, value in sorted(vars(cls).items()):
+        if is_plain(value) and not name.startswith("__"):
+            parts.append(f"{name} {value!r}")
     return "\n".join(parts)
 
 
-def top_folder(path: Path) -> Path:
-    """The folder of a plugin: that of its file, or of the package that the file belongs to."""
+def described_function(function: FunctionType, seen: set[str]) -> str:
+    """The code of a function, with the plain values and the functions of its module that it uses.
+
+    Args:
+        function: The function.
+        seen: Names of functions that are described already.
+    """
+    parts = [*described_code(function.__code__), repr(function.__defaults__)]
+    for name in sorted(names_in(function.__code__)):
+        value = function.__globals__.get(name)
+        if is_plain(value) and not name.startswith("__"):
+            parts.append(f"{name} {value!r}")
+        if not isinstance(value, FunctionType) or name in seen:
+            continue
+        if value.__module__ == function.__module__:
+            seen.add(name)
+            parts.append(f"{name} {described_function(value, seen)}")
+    return " ".join(parts)
+
+
+def described_code(code: CodeType) -> list[str]:
+    """What a code object does, with those in it, such as a comprehension's; without its place."""
+    parts = [code.co_code.hex(), repr(code.co_names)]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            parts += described_code(constant)
+        else:
+            parts.append(repr(constant))
+    return parts
+
+
+def names_in(code: CodeType) -> set[str]:
+    """The names that a code object uses, and those in it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= names_in(constant)
+    return names
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value has a text that is the same in every process."""
+    if isinstance(value, tuple | list):
+        return all(is_plain(item) for item in value)
+    return isinstance(value, bool | int | float | str)
+
+
+def top_folder(path: Path, module: str = "") -> Path:
+    """The folder of a plugin: that of its file, or of the package that the file belongs to.
+
+    Args:
+        path: Of the file.
+        module: What Python calls it. Packages need no `__init__.py`; then the name tells them.
+    """
+    packages = module.split(".")
+    if path.stem != "__init__":
+        packages.pop()
     folder = path.parent
-    while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
+    while True:
+        is_package = (folder / "__init__.py").is_file()
+        has_package_above = is_package and (folder.parent / "__init__.py").is_file()
+        has_name_above = len(packages) > 1 and packages[-1] == folder.name
+        if not has_package_above and not has_name_above:
+            return folder
+        packages = packages[:-1]
         folder = folder.parent
-    return folder
 
 
 def imported_files(path: Path, folder: Path) -> set[Path]:
@@ -125,8 +236,26 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
             if node.level:
                 places = [path.parents[node.level - 1]]
             for alias in node.names:
-                files |= files_of_module([*parts, alias.name], places)
+                modules = files_of_module([*parts, alias.name], places)
+                if not modules and node.level and not parts:
+                    # `from . import X`, where X is no module, but a name in the package's own file.
+                    modules = files_of_module(["__init__"], places)
+                files |= modules
+        elif isinstance(node, ast.Call):
+            name = imported_by_name(node)
+            if name:
+                files |= files_of_module(name.strip(".").split("."), [folder, folder.parent])
     return {file for file in files if file.is_relative_to(folder)}
+
+
+def imported_by_name(call: ast.Call) -> str:
+    """The module that a call such as `import_module("helpers")` names; "" for other calls."""
+    function = ast.unparse(call.func).rpartition(".")[2]
+    if function in ("import_module", "__import__") and call.args:
+        first = call.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            return first.value
+    return ""
 
 
 def files_of_module(parts: list[str], places: Iterable[Path]) -> set[Path]:

@@ -102,7 +102,7 @@ def evaluate(
         method: Name of the method, in any spelling.
         model: From `load_clip`, or the name of a backbone.
         dataset: Name of a data set, or one from `build_dataset`.
-        root: Folder of the data sets; None = the default, `data`.
+        root: Folder of the data sets; None = the default, `data`, or that of a given data set.
         output: Folder of the run; None = a temporary one.
         opts: KEY VALUE pairs as on the command line, e.g. `["TEST.LIMIT", 100]`, or a dict.
 
@@ -127,10 +127,16 @@ def evaluate(
         flags: list[object] = ["MODEL.BACKBONE.NAME", name, "OUTPUT_DIR", str(folder)]
         if loaded is not None:
             flags += ["DEVICE", str(loaded.backbone.device)]
+        given_dataset = None
+        if not isinstance(dataset, str):
+            given_dataset = dataset
+            root = dataset.root  # a folder of images is named after it
+            if dataset.corruption:
+                flags += ["DATASET.CORRUPTION", dataset.corruption]
+                flags += ["DATASET.SEVERITY", dataset.severity]
         if root is not None:
             flags += ["DATASET.ROOT", str(root)]
         cfg = configure(method, dataset, flags, opts)
-        given_dataset = None if isinstance(dataset, str) else dataset
         trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg, given_dataset, loaded)
         if trainer.dist.world > 1 and not output:
             raise ConfigError("several processes work on one run folder: give output=FOLDER")

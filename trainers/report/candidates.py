@@ -2,6 +2,7 @@
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
 from .arrange import sort_key
 from .grid import Column, layers_of_cell, make_columns, make_row, record_of, value_of
-from .measure import Measured
+from .measure import MOST_FAILURES, Measured
 from .metrics import ranking_metrics
 from .sentences import difference_words
 
@@ -86,8 +87,10 @@ def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
         notes: list[str] = []
         comparable = {}
         for column, by_value in by_column.items():
-            comparable[column] = comparable_values(by_value, key, notes)
-        cells = cells_by_dataset(comparable, values)
+            alike = comparable_values(by_value, key, notes)
+            where = f"{method_info(group[0].run.trainer).label} on {column.label}"
+            comparable[column] = without_failed(alike, key, where, notes)
+        cells = cells_by_dataset(comparable, values, notes)
         if cells:
             row = make_row(group[0].record, (), [key], group)
             candidates.append(
@@ -145,6 +148,32 @@ def comparable_values(
     return by_seed
 
 
+def without_failed(
+    by_value: Mapping[str, dict[int, Measured]], key: str, where: str, notes: list[str],
+) -> dict[str, dict[int, Measured]]:
+    """The values whose runs may be ranked: predictions that are not the method's choose nothing.
+
+    Args:
+        by_value: For each value the runs by seed.
+        key: The setting.
+        where: Method and data set, for the note.
+        notes: Gets a note on the values that are left out.
+    """
+    ranked = {}
+    failed = []
+    for text, by_seed in by_value.items():
+        if all(measured.is_ranked for measured in by_seed.values()):
+            ranked[text] = by_seed
+        else:
+            failed.append(show_value(json.loads(text)))
+    if failed:
+        notes.append(
+            f"{where}: {setting_name(key)} {', '.join(failed)} cannot be chosen, because more than "
+            f"{100 * MOST_FAILURES:g} % of the images failed."
+        )
+    return ranked
+
+
 def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
     """Whether two runs of one row may be candidates for the value of a setting.
 
@@ -156,6 +185,7 @@ def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
 
 def cells_by_dataset(
     by_column: Mapping[Column, Mapping[str, Mapping[int, Measured]]], values: Mapping[str, Any],
+    notes: list[str],
 ) -> dict[Column, Cell]:
     """For each data set the column with most values, and its runs at the seeds that all values
     have.
@@ -163,18 +193,30 @@ def cells_by_dataset(
     Args:
         by_column: For each column and value the runs by seed.
         values: The values by their JSON text.
+        notes: Gets a note on what is left out.
 
     Returns:
         The runs by column. Data sets with a single value, or without a common seed, are left out.
     """
     chosen: dict[str, tuple[Column, Cell]] = {}
     for column, by_value in sorted(by_column.items(), key=lambda item: (len(item[1]), item[0].n)):
+        if len(by_value) < 2:
+            continue
         seeds = set.intersection(*(set(by_seed) for by_seed in by_value.values()))
-        if len(by_value) < 2 or not seeds:
+        if not seeds:
+            notes.append(
+                f"{column.label} is left out of the choice: its values have no common seed."
+            )
             continue
         cell: Cell = {}
         for text in sorted(by_value, key=lambda text: sort_key(values[text])):
             cell[text] = [by_value[text][seed] for seed in sorted(seeds)]
+        if column.dataset in chosen:
+            smaller, _ = chosen[column.dataset]
+            notes.append(
+                f"{column.dataset} was run on several sets of test images: the choice is made on "
+                f"{column.n:,} images, not on {smaller.n:,}."
+            )
         chosen[column.dataset] = (column, cell)
     return dict(sorted(chosen.values(), key=lambda item: item[0].order))
 

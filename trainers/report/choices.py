@@ -23,6 +23,7 @@ from .candidates import (
 from .grid import Column, largest_of_each_family
 from .measure import Measured, mean_over_seeds
 from .metrics import METRICS
+from .sentences import listed
 from .table_model import Entry, RowBlock, Table, TableRow, text_entry
 from .validation import ImageSet, ValidationRuns
 from .validation_scores import ValidationScores
@@ -110,13 +111,27 @@ class Chooser:
             }
             for rule, by_value in scores.items():
                 if by_value:  # of equal ones the first
-                    chosen[rule][column] = min(
-                        by_value, key=lambda value: self.sign * by_value[value]
-                    )
+                    best = min(self.sign * score for score in by_value.values())
+                    equal = [value for value in by_value if self.sign * by_value[value] == best]
+                    chosen[rule][column] = equal[0]
+                    self.note_tie(candidates, column, rule, equal)
             default = candidates.defaults.get(column, "")
             if default in cell:
                 chosen["default"][column] = default
         return chosen
+
+    def note_tie(
+        self, candidates: Candidates, column: Column, rule: str, equal: Sequence[str],
+    ) -> None:
+        """Says that a rule cannot tell some values from each other."""
+        if len(equal) < 2:
+            return
+        shown = [show_value(candidates.values[value]) for value in equal]
+        label, _ = RULES[rule]
+        self.notes.append(
+            f"{candidates.label} on {column.label}, {label}: {setting_name(candidates.key)} "
+            f"{', '.join(shown)} are equally good, and the first is taken."
+        )
 
     def scores_on_others(self, candidates: Candidates, column: Column) -> dict[str, float]:
         """The mean criterion of each value on all other data sets, for the choice on one.
@@ -209,7 +224,7 @@ def choice_table(
             for metric, block in blocks.items():
                 entries = result_entries(candidates, by_column, columns, averaged, metric)
                 block.rows.append(TableRow(row_label, candidates.method, entries))
-        tried += [*tried_notes(candidates), *candidates.notes]
+        tried += [*tried_notes(candidates), *candidates.notes, *failed_notes(candidates)]
     labels = [column.label for column in columns]
     if has_average:
         labels.append("Average")
@@ -272,6 +287,22 @@ def rule_notes(criterion: str) -> list[str]:
         rule = words.format(best=best, metric=METRICS[criterion].label)
         notes.append(f"{label[0].upper()}{label[1:]}: {rule}.")
     return notes
+
+
+def failed_notes(candidates: Candidates) -> list[str]:
+    """A note on images that have no prediction of the method, in runs that may be chosen."""
+    failed = []
+    for column, cell in candidates.cells.items():
+        for value, runs in cell.items():
+            for run in runs:
+                if run.flagged or run.skipped:
+                    shown = show_value(candidates.values[value])
+                    failed.append(f"{shown} on {column.label}, seed {run.seed}: {run.flagged:,} "
+                                  f"with their zero-shot prediction, {run.skipped:,} unreadable")
+    if not failed:
+        return []
+    setting = setting_name(candidates.key)
+    return [f"{candidates.label}: images that failed at {setting} {listed(failed)}."]
 
 
 def tried_notes(candidates: Candidates) -> list[str]:

@@ -23,7 +23,7 @@ from .differences import Differences
 from .figures.select import NamedFigure, report_figures
 from .figures.style import stamped
 from .grid import Grid, Row, grid_of
-from .grid_notes import grid_notes
+from .grid_notes import failure_notes, grid_notes
 from .layout import Layout, TableSpec
 from .load import FinishedRun, find_runs
 from .marks import baseline_of, is_named
@@ -381,7 +381,8 @@ def make_tables(
             if test.grid is grid:
                 others += tables_of_tests(test, f"{name}_paired")
         posthoc = [*POSTHOC_TABLE, *(POSTHOC if layout.posthoc else ())]
-        plain = replace(grid, notes=[])  # the first table has the notes on runs
+        # The first table has the other notes on runs.
+        plain = replace(grid, notes=failure_notes(grid))
         others.append(
             results_table(
                 plain,

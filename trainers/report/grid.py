@@ -186,17 +186,17 @@ class Grid:
         """The data set; with the number of images if it was run on several sets of images."""
         label = column.label
         same_dataset = 0
-        twins = 0
+        twins = []
         for other in (*self.columns, *self.other_columns):
             if other.dataset == column.dataset:
                 same_dataset += 1
         for other in self.columns:
             if (other.dataset, other.n, other.label) == (column.dataset, column.n, column.label):
-                twins += 1
+                twins.append(other)
         if with_count or same_dataset > 1:
             label += f", {column.n:,} images"
-        if twins > 1:
-            label += f" ({content_words(column)})"
+        if len(twins) > 1:
+            label += f" ({content_words(column, twins)})"
         return label
 
     def columns_of(self, dataset: str) -> list[Column]:
@@ -292,9 +292,30 @@ class Grid:
         return float(np.mean(values))
 
 
-def content_words(column: Column) -> str:
-    """A short hash of a column's images, for columns of equal names."""
-    return str(column.record.data["images"]).rpartition(":")[2][:6]
+def content_words(column: Column, twins: Sequence[Column]) -> str:
+    """What tells a column from others of its name: short hashes of its images, and of its class
+    names if they differ on the same images.
+
+    Args:
+        column: One of `twins`.
+        twins: Columns of equal names.
+    """
+    data = column.record.data
+    words = [short_hash(data["images"])]
+    same_images = []
+    for twin in twins:
+        if twin.record.data["images"] == data["images"]:
+            same_images.append(twin.record.data)
+    if any(other["classes"] != data["classes"] for other in same_images):
+        words.append(f"class names {short_hash(data['classes'])}")
+    if any(other.get("subset") != data.get("subset") for other in same_images):
+        words.append(str(data.get("subset") or "the whole split"))
+    return ", ".join(words)
+
+
+def short_hash(content: object) -> str:
+    """The first digits of a hash such as `4:5913c6…`, without the count before it."""
+    return str(content).rpartition(":")[2][:6]
 
 
 def largest_of_each_family(columns: Sequence[Column]) -> list[Column]:

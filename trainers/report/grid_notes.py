@@ -25,13 +25,19 @@ def grid_notes(grid: Grid) -> list[str]:
     ]
 
 
-def failure_notes(grid: Grid) -> list[str]:
+def failure_notes(grid: Grid, rows: Sequence[Row] | None = None) -> list[str]:
     """How many images fell back to zero-shot or could not be read, and which runs are not ranked.
+
+    Args:
+        grid: The runs.
+        rows: Those that a table shows; None means all.
     """
     flagged = []
     skipped = []
     unranked = []
     for (row, column), cell in grid.cells.items():
+        if rows is not None and row not in rows:
+            continue
         where = f"{row.label} on {grid.column_label(column)}"
         for measured in cell:
             seed = f", seed {measured.seed}" if len(cell) > 1 else ""

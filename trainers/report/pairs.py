@@ -20,6 +20,7 @@ from ..functional.significance import (
 )
 from ..registry import method_info
 from .grid import Column, Grid, Row, largest_of_each_family
+from .grid_notes import failure_notes
 from .images import SharedImages, cluster_images, share_images
 from .measure import Measured
 from .sentences import images_fact
@@ -356,6 +357,8 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
     images = images_fact(grid.counts(grid.common_columns()))
     bins = counted(grid.bins, "bin")
     notes.append(f"{images}. {bins}.")
+    compared = [pair.first for pair in pairs] + [pair.second for pair in pairs]
+    notes += failure_notes(grid, compared)
     facts = [
         images,
         bins,

@@ -1,6 +1,7 @@
 """What runs, rows and columns are called, and the notes below tables. Everything reads records."""
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from ..runs.record import WORDS, Difference, RunRecord, value_label
 PROMPT = "model.prompt.protocol"
 REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of the direction of writing
 LONGEST = 40  # characters of a value in a label
+PARTS = re.compile(r"[^\s/]+[\s/]*")  # words, and folders of a path, with what follows them
 MANY = 6  # things that a note names before it says how many more there are
 
 # Fields of a record that a row's label states where nothing else tells two rows apart.
@@ -158,13 +160,16 @@ def difference_words(difference: Difference, second: bool) -> list[str]:
 
 
 def differing_part(text: str, other: str) -> str:
-    """The words of a long text from the first one on that another text does not have there."""
-    words = text.split()
-    other_words = other.split()
+    """The words of a long text, or the parts of a path, from the first one on that another text
+    does not have there; at least the last one."""
+    words = PARTS.findall(text)
+    other_words = PARTS.findall(other)
     start = 0
-    while start < min(len(words), len(other_words)) and words[start] == other_words[start]:
+    for word, other_word in zip(words[:-1], other_words, strict=False):
+        if word.rstrip(" /") != other_word.rstrip(" /"):
+            break
         start += 1
-    return f"… {' '.join(words[start:])}"[:LONGEST]
+    return f"… {''.join(words[start:])}"[:LONGEST]
 
 
 def short_value(value: Any) -> str:

@@ -15,6 +15,7 @@ from .entries import cell_entry, has_one_prediction, mean_entry
 from .figures.class_pairs import PairErrors
 from .figures.data import pair_errors_of, point
 from .grid import Grid, Row
+from .grid_notes import failure_notes
 from .marks import Entries, mark_best
 from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE, TEMPERATURE
@@ -97,7 +98,7 @@ def single_run_table(
         rows = single_run_rows(grid.cells_on(column), present, kinds)
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
     facts = [counted(grid.bins, "bin"), *interval_facts(blocks)]
-    words = [fact_sentences(facts), *notes]
+    words = [*failure_notes(grid), fact_sentences(facts), *notes]
     if TEMPERATURE in present:
         words.append(temperature_note(grid))
     if set(present) & set(OF_UNEQUAL_CLASSES):

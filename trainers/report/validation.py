@@ -14,6 +14,7 @@ from ...datasets.utils.errors import DataError
 from ..functional.arrays import Array
 from ..runs.record import group_records
 from .load import FinishedRun
+from .measure import MOST_FAILURES
 from .predictions import Predictions
 from .sentences import column_words, corruption_of, dataset_words, listed, method_name
 
@@ -123,6 +124,10 @@ class ValidationRuns:
                     f"{run.name} is left out: {error}; temperatures are fitted without it."
                 )
                 continue
+            fallbacks = fallback_note(run, predictions)
+            if fallbacks:
+                notes.append(fallbacks)
+                continue
             where = f"{method_name(test.record)} on {column_words(test.record)}"
             usable, note = without_test_images(predictions, test_images, where)
             if note and note not in notes:
@@ -133,6 +138,19 @@ class ValidationRuns:
                                  f"{dataset_words(run.record)}.")
                 return HeldOut(usable, notes)
         return HeldOut(None, notes)
+
+
+def fallback_note(run: FinishedRun, predictions: Predictions) -> str:
+    """Why a validation run is not used: too many of its predictions are not the method's; "" if it
+    may be used."""
+    count = int(predictions.flagged.astype(bool).sum())
+    total = len(predictions.label)
+    if count <= MOST_FAILURES * total:
+        return ""
+    return (
+        f"{run.name} is not used as a validation run: {count:,} of {total:,} images have their "
+        "zero-shot prediction, because adaptation gave no finite number."
+    )
 
 
 def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:

@@ -14,7 +14,7 @@ from .grid import Column
 from .load import FinishedRun
 from .measure import make_samples, measure_metric
 from .predictions import Predictions
-from .validation import MOST_SHARED, ImageSet, ValidationRuns, image_set
+from .validation import MOST_SHARED, ImageSet, ValidationRuns, fallback_note, image_set
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,31 @@ class ValidationScores:
         return {value: float(np.mean(by_seed)) for value, by_seed in scores.items()}
 
     def predictions_of(self, test: FinishedRun) -> list[ValidationPredictions]:
-        """The predictions of all validation runs of a test run whose images are known."""
+        """The predictions of those validation runs of a test run that may be used."""
         predictions = []
         for run in self.validation.of(test):
             if id(run) not in self.loaded:
-                self.loaded[id(run)] = load_quietly(run)
+                self.loaded[id(run)] = self.load(run)
             data = self.loaded[id(run)]
             if data is not None:
                 predictions.append(data)
         return predictions
+
+    def load(self, run: FinishedRun) -> ValidationPredictions | None:
+        """The predictions of a validation run; None if they cannot be read, if its images are not
+        known, or if too many images fell back to zero-shot."""
+        try:
+            data = run.load_predictions()
+        except DataError:
+            return None
+        fallbacks = fallback_note(run, data)
+        if fallbacks:
+            self.notes.append(fallbacks)
+            return None
+        images = image_set(data)
+        if images is None:
+            return None
+        return ValidationPredictions(data, images)
 
     def without_test_images(
         self,
@@ -165,18 +181,6 @@ class ValidationScores:
                     )
                 return float(value.value)
         raise AssertionError("the shared images are those of a run")
-
-
-def load_quietly(run: FinishedRun) -> ValidationPredictions | None:
-    """The predictions of a validation run; None if they cannot be read or images are unknown."""
-    try:
-        data = run.load_predictions()
-    except DataError:
-        return None
-    images = image_set(data)
-    if images is None:
-        return None
-    return ValidationPredictions(data, images)
 
 
 def largest_shared_set(candidates: Sequence[Sequence[ValidationPredictions]]) -> Array:

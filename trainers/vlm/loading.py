@@ -9,6 +9,7 @@ from types import ModuleType
 import torch
 
 from ...datasets.utils.errors import ConfigError, UserError, WeightsError
+from ...datasets.utils.source import PACKAGE, module_source
 from . import openai
 from .backbone import Backbone
 from .numerics import fixed_numerics, pick_device
@@ -68,9 +69,9 @@ def load_backbone(
         expected_hash: An earlier `weights_hash` that the files must still have; "" = any.
     """
     loader, rest = find_loader(name)
-    before = expected_hash or loader.weights_hash(rest)
+    before = expected_hash or weights_hash(name)
     backbone = loader.load(rest, pick_device(device) if isinstance(device, str) else device)
-    if loader.weights_hash(rest) != before:
+    if weights_hash(name) != before:
         raise WeightsError(
             f"the weights of {name} changed while they were read: run the command again"
         )
@@ -87,9 +88,16 @@ def as_backbone(model: CLIP | Backbone) -> Backbone:
 
 
 def weights_hash(name: str) -> str:
-    """SHA-256 of a backbone's weights, shortened, with all else that its features depend on."""
+    """SHA-256 of a backbone's weights, shortened, with all else that its features depend on.
+
+    The code of a plugin that loads and runs backbones counts too.
+    """
     loader, rest = find_loader(name)
-    return loader.weights_hash(rest)
+    digest = loader.weights_hash(rest)
+    if not loader.__name__.startswith(f"{PACKAGE}."):
+        text = f"{digest} {module_source(loader)}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest
 
 
 def model_hash(backbone: Backbone) -> str:

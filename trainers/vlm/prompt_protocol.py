@@ -85,8 +85,9 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
     """The protocol that the last parts of a path name.
 
     Seed and data set, which differ within a protocol, are replaced by `*`. CoOp's own folders say
-    the number of shots: `CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend`. What is above the folder
-    of the method says where the files lie, not how they were made.
+    the number of shots: `CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend`. A checkpoint of another
+    epoch than they say is another protocol. What is above the folder of the method says where the
+    files lie, not how they were made.
 
     Args:
         path: Of the checkpoint, or the name of an embedded prompt.
@@ -100,6 +101,10 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
     known = [part for part in parts if "*" not in part]
     shots = last_number(SHOTS, known)
     text = text_of_parts(parts, method)
+    # A folder has one checkpoint for each epoch at which it was saved.
+    epoch = last_number(EPOCHS, [Path(path).name])
+    if epoch != last_number(EPOCHS, known) and epoch:
+        text += f"/epoch {epoch}"
     if shots:
         return PromptProtocol(text=text, label=shots_label(method or METHODS[0], shots))
     label = Path(known[-1]).name.split(".")[0] if known else "learnt prompt"

@@ -19,6 +19,7 @@ from ...report import published as paper
 from ...report.arrange import by_backbone
 from ...report.entries import mean_entry
 from ...report.grid import Column, Grid, Row, grid_of
+from ...report.grid_notes import failure_notes
 from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.sentences import listed
@@ -34,6 +35,7 @@ from .reruns import Comparison, compare_reruns, rerun_summary, reruns_table
 AGREES = "agrees"
 DIFFERS = "differs"
 UNPUBLISHED = "not published"
+FAILED = "not judged"  # too many images have no prediction of the method
 CARD = "card"  # the source of the demo's reference
 FACTS = ("device", "precision", "threads", "versions")  # of results.json
 
@@ -77,6 +79,8 @@ class Check:
         doubtful: Sources whose figure does not count, and why.
         margin: By which the published range is widened.
         fewer_images: Whether it was measured on fewer images than published.
+        failed: Whether too many images failed for it to be judged.
+        backbone: As tables name it.
     """
 
     dataset: str
@@ -88,6 +92,8 @@ class Check:
     doubtful: Mapping[str, str]
     margin: float = 0.0
     fewer_images: bool = False
+    failed: bool = False
+    backbone: str = ""
 
     @property
     def ours(self) -> float:
@@ -127,6 +133,8 @@ class Check:
     def verdict(self) -> str:
         if self.allowed is None:
             return UNPUBLISHED
+        if self.failed:
+            return FAILED
         low, high = self.allowed
         return AGREES if low <= self.ours <= high else DIFFERS
 
@@ -144,10 +152,11 @@ class Verification:
         for grid in self.grids:
             self.checks += make_checks(grid, finished.experiment.metrics, finished.is_demo)
             self.reruns += compare_reruns(grid)
+        self.checks = with_margins(self.checks)
         self.reasons = explain_all(self.checks)
 
     def tables(self) -> list[Table]:
-        """A block for each data set and metric, a row for each row of the grid.
+        """A block for each backbone, data set and metric, a row for each row of the grid.
 
         Where there are logs of third parties, a table of them comes first.
         """
@@ -156,10 +165,12 @@ class Verification:
             for source in check.published:
                 if source not in sources:
                     sources.append(source)
-        blocks: dict[tuple[str, str], RowBlock] = {}
+        blocks: dict[str, RowBlock] = {}
         for check, reasons in zip(self.checks, self.reasons, strict=True):
             label = f"{check.dataset}: {METRICS[check.metric].label} (%)"
-            block = blocks.setdefault((check.dataset, check.metric), RowBlock(label, []))
+            if len(self.grids) > 1:
+                label = f"{check.backbone}, {label}"
+            block = blocks.setdefault(label, RowBlock(label, []))
             block.rows.append(check_row(check, reasons, sources))
         columns = ["ours"]
         for source in sources:
@@ -209,7 +220,7 @@ class Verification:
                     f"{about['name']}: {about.get('where', 'its paper')}. Not measured here."
                 )
         for grid in self.grids:
-            notes += grid.notes
+            notes += [*failure_notes(grid), *grid.notes]
         other = []
         for grid in self.grids:
             for row in grid.rows:
@@ -228,12 +239,15 @@ class Verification:
         if any(CARD in check.published for check in self.checks):
             whose = "the small CLIP's card"
         cells = counted(len(self.checks), "cell")
+        failed = ""
+        if count[FAILED]:
+            failed = f" {count[FAILED]} are not judged, because too many images failed."
         reruns = ""
         if self.reruns:
             reruns = f"{rerun_summary(self.reruns)} "
         return (
             f"{reruns}Of {cells} (method, data set, metric) {count[AGREES]} agree with {whose}, "
-            f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published."
+            f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published.{failed}"
         )
 
     def verdict(self) -> Verdict:
@@ -307,14 +321,21 @@ def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check
     """
     checks = []
     for metric in metrics:
-        of_metric = []
         for column in grid.columns:
             for row, cell in grid.cells_on(column):
-                of_metric.append(make_check(grid, row, column, cell, metric, is_demo))
-        margin = margin_of(metric, of_metric)
-        checks += [replace(check, margin=margin) for check in of_metric]
+                checks.append(make_check(grid, row, column, cell, metric, is_demo))
     order = [grid.column_label(column) for column in grid.columns]
-    return sorted(checks, key=lambda check: order.index(check.dataset))
+    checks.sort(key=lambda check: order.index(check.dataset))
+    return with_margins(checks)
+
+
+def with_margins(checks: Sequence[Check]) -> list[Check]:
+    """The checks with the margin of each metric, which is one for all backbones."""
+    by_metric: dict[str, list[Check]] = {}
+    for check in checks:
+        by_metric.setdefault(check.metric, []).append(check)
+    margins = {metric: margin_of(metric, of_metric) for metric, of_metric in by_metric.items()}
+    return [replace(check, margin=margins[check.metric]) for check in checks]
 
 
 def make_check(
@@ -340,6 +361,7 @@ def make_check(
         dataset=grid.column_label(column), method=row.label, trainer=row.method, metric=metric,
         by_seed=by_seed, published=figures, doubtful=doubtful,
         fewer_images=cell[0].n < whole_size(column.record),
+        failed=not grid.is_ranked(row, [column]), backbone=grid.backbone,
     )
 
 
@@ -435,10 +457,10 @@ def explain_all(checks: Sequence[Check]) -> list[list[str]]:
     zero_shot = {}
     for check in checks:
         if method_info(check.trainer).zero_shot:
-            zero_shot[check.dataset, check.metric] = check
+            zero_shot[check.backbone, check.dataset, check.metric] = check
     reasons = []
     for check in checks:
-        zero_shot_check = zero_shot.get((check.dataset, check.metric))
+        zero_shot_check = zero_shot.get((check.backbone, check.dataset, check.metric))
         reasons.append(explain(check, zero_shot_check))
     return reasons
 
