@@ -19,12 +19,11 @@ from ...datasets.utils.progress import show_progress
 from ..registry import TRAINER_REGISTRY, method_info
 from .arrange import arrange, by_backbone
 from .choices import choice_tables
-from .differences import Differences
 from .figures.select import NamedFigure, report_figures
 from .figures.style import stamped
 from .grid import Grid, Row, grid_of
 from .grid_notes import grid_notes
-from .layout import Layout, TableSpec
+from .layout import Differences, Layout, TableSpec
 from .load import FinishedRun, find_runs
 from .marks import baseline_of, is_named
 from .measure import Measured, MeasureOptions, MeasuringCache, measure_run

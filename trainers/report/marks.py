@@ -9,9 +9,9 @@ import numpy as np
 from ..functional import calibration as cal
 from ..functional.arrays import Array
 from ..registry import method_info, method_key, registered_name
-from .differences import Differences
 from .grid import Column, Grid, Row
 from .images import have_same_images, share_images
+from .layout import Differences
 from .measure import Measured
 from .metrics import METRICS, find_metric
 from .table_model import Entry, TableRow

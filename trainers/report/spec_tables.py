@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .arrange import by_backbone
-from .differences import Differences
 from .grid import Grid, grid_of
 from .grid_notes import grid_notes
-from .layout import TableSpec
+from .layout import Differences, TableSpec
 from .measure import Measured
 from .published_rows import PublishedOptions
 from .special_tables import prompts_table, similarity_table, threshold_table

@@ -12,8 +12,8 @@ from ...datasets.utils.cli import counted
 from ..functional.intervals import Interval
 from ..functional.selective import selective_accuracy
 from .entries import cell_entry, has_one_prediction, mean_entry
-from .figures.class_pairs import PairErrors
-from .figures.data import pair_errors_of, point
+from .figures.class_pairs import PairErrors, pair_errors_of
+from .figures.comparison import point
 from .grid import Grid, Row
 from .marks import Entries, mark_best
 from .measure import ALPHA, Measured

@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...datasets.utils.cli import counted
-from .differences import FROM_BASELINE, Differences
 from .entries import average_entry, cell_entry
 from .grid import Column, Grid, Row
 from .grid_notes import seeds_words, stream_words
+from .layout import FROM_BASELINE, Differences
 from .marks import Entries, add_differences, compares_within_settings, mark_best, tuned_rows
 from .measure import Measured, mean_over_seeds, measured_alike
 from .metrics import POSTHOC, TEMPERATURE, find_metric

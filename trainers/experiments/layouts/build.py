@@ -8,8 +8,7 @@ from ...config import CONFIGS
 from ...config.safe_yaml import read_yaml
 from ...report import published as paper
 from ...report.candidates import refers_to
-from ...report.differences import BASELINE, Differences
-from ...report.layout import Layout, TableSpec
+from ...report.layout import BASELINE, Differences, Layout, TableSpec
 from ..definition import Experiment
 from ..workspace import Workspace
 from . import layout_fields

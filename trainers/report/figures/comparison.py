@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...registry import Method, method_info
+from ..measure import Measured, mean_over_seeds
 from .style import (
     COLUMN,
     FAINT,
@@ -44,6 +45,11 @@ class Point(NamedTuple):
 
     accuracy: float
     ece: float
+
+
+def point(cell: Sequence[Measured]) -> Point:
+    """Accuracy and ECE of a cell, means over its seeds."""
+    return Point(100 * mean_over_seeds(cell, "accuracy"), 100 * mean_over_seeds(cell, "ece"))
 
 
 def draw_pairs(

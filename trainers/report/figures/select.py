@@ -20,9 +20,16 @@ from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_ke
 from ..grid import Column, Grid, Row
 from ..measure import Measured
 from ..sentences import listed
-from .class_pairs import draw_pair_errors
-from .comparison import Pair, Point, draw_pairs, draw_plane, draw_prompts, draw_severities
-from .data import pair_errors_of, point
+from .class_pairs import draw_pair_errors, pair_errors_of
+from .comparison import (
+    Pair,
+    Point,
+    draw_pairs,
+    draw_plane,
+    draw_prompts,
+    draw_severities,
+    point,
+)
 from .reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
 from .stream import Running, draw_stream, running
 from .style import lighter
