@@ -65,7 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def dataset_jobs(names: Sequence[str], root: Path, mirror: str) -> list[Callable[[], bool]]:
-    """What to do for each name. Unknown names are refused before anything is downloaded."""
+    """What to do for each name. Unknown names are refused before anything is downloaded.
+
+    Args:
+        names: Of data sets, or `all`, or `coop`.
+        root: Folder of the data sets.
+        mirror: Folder or address that is tried first; "" for none.
+
+    Returns:
+        Functions that download, and return whether all is there.
+    """
     jobs: list[Callable[[], bool]] = []
     for name in names:
         if name == "coop":

@@ -112,7 +112,13 @@ def named_event_folders(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def add_name(names: dict[str, Path], name: str, events: Path) -> None:
-    """Adds an event folder under a name that no other has."""
+    """Adds an event folder under a name that no other has.
+
+    Args:
+        names: Event folders by name, changed in place.
+        name: The wanted one; a number is added if it is in use.
+        events: The event folder.
+    """
     name = name.replace("/", "-")  # which would be a folder
     unique = name
     number = 1
