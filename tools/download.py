@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     load_plugins(args.plugin)
     models = [name for name in args.what if WEIGHTS.fullmatch(name)]
     datasets = [name for name in args.what if name not in models]
+    # What is to be downloaded. Each job returns whether it is there in the end.
     jobs: list[Callable[[], bool]] = [partial(download_weights, name) for name in models]
     if datasets:
         if args.root is None:

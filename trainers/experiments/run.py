@@ -116,7 +116,7 @@ def run_parallel(
     Args:
         groups: The runs, in groups that share a process.
         jobs: Number of processes at the same time.
-        bar: Counts finished groups.
+        bar: Counts finished runs.
 
     Returns:
         Why a run failed, by run; {} if none did.
