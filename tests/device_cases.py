@@ -183,7 +183,8 @@ def test_the_doctor_measures_a_gpu_as_a_run_uses_it(monkeypatch):
 
     monkeypatch.setattr(doctor_checks, "encode_views", noted)
     Counts.clear()
-    checks, summary = doctor_checks.diagnose("small", None, None, "far", "1", 5, ["TTA.VIEWS", "10"])
+    checks, summary = doctor_checks.diagnose(doctor_checks.PlannedRuns(
+        "small", device="far", workers="1", classes=5, opts=["TTA.VIEWS", "10"]))
     assert set(encoded) == {8 * 10} and Counts.waits >= 6
     assert "use a GPU" not in str(summary["verdict"]) + str(checks)
     assert {check.what: check.found for check in checks}["GPU"].startswith("CPU tensors")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
-from promptcal.trainers.report.differences import Differences
-from promptcal.trainers.report.layout import TableSpec, default_layout
+from promptcal.trainers.report.layout import Differences, TableSpec, default_layout
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
 from promptcal.trainers.report.published_rows import PublishedOptions

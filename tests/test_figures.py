@@ -8,7 +8,7 @@ from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
 from promptcal.trainers.report.figures.comparison import (
-    Pair,
+    BeforeAfter,
     Point,
     draw_plane,
     pareto_front,
@@ -103,14 +103,14 @@ def test_selection_matches_counting(outcome):
 
 
 def test_pairs_and_panels_show_their_values():
-    groups = {"Pets": {"SoC": Pair(3, 2)}, "DTD": {"TPT": Pair(14, 10), "SoC": Pair(11, 9)}}
+    groups = {"Pets": {"SoC": BeforeAfter(3, 2)}, "DTD": {"TPT": BeforeAfter(14, 10), "SoC": BeforeAfter(11, 9)}}
     figure = comparison.draw_pairs({"ECE (%)": groups}, "plain", "SaLS")
     assert heights(figure.axes[0]) == [14, 10, 3, 2, 11, 9]
     assert [bool(bar.get_hatch()) for bar in bars(figure.axes[0])] == [False, True] * 3
     assert texts(figure.legends[0].get_texts())[:2] == ["TPT", "SoC"]  # the order of papers
     panels = {
-        "ECE (%)": {"": {"SoC": Pair(5.4, 6.6)}},
-        "accuracy (%)": {"": {"SoC": Pair(72.3, 71.8)}},
+        "ECE (%)": {"": {"SoC": BeforeAfter(5.4, 6.6)}},
+        "accuracy (%)": {"": {"SoC": BeforeAfter(72.3, 71.8)}},
     }
     left, right = comparison.draw_pairs(panels, "one step", "two steps", numbers=True).axes
     assert heights(left) == [5.4, 6.6] and left.get_ylim()[0] == 0
@@ -120,7 +120,7 @@ def test_pairs_and_panels_show_their_values():
 @pytest.mark.parametrize("groups", [1, 11])
 @pytest.mark.parametrize("methods", [("SoC",), ("TPT", "CTPT", "OTPT", "SoC")])
 def test_the_legend_of_pairs_is_not_cut_off(methods, groups):
-    row = dict.fromkeys(methods, Pair(14, 10))
+    row = dict.fromkeys(methods, BeforeAfter(14, 10))
     panel = dict.fromkeys([f"set {n}" for n in range(groups)], row)
     figure = comparison.draw_pairs({"ECE (%)": panel}, "plain", "with SaLS")
     figure.draw_without_rendering()

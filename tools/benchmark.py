@@ -1,5 +1,6 @@
-"""Measures speed against the slow reference: episodes, whole images, views, threads. Counts the
-operations that a GPU would be told to do for each image.
+"""Measures speed against the slow reference: episodes, whole images, views, threads.
+
+Counts the operations that a GPU would be told to do for each image, too.
 
     python tools/benchmark.py --quick
     python tools/benchmark.py --photos ~/photos --json benchmark.json
@@ -21,7 +22,7 @@ from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.plugins import load_plugins
 
 SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
-REACHED = {None: "", True: "reached", False: "missed"}
+REACHED = {None: "", True: "reached", False: "missed"}  # a goal; None: there is none
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = Settings(args.backbone, args.classes, images, source, rounds)
     facts = machine()
     rows = measure(settings)
-    print(table(rows))
+    print(speed_table(rows))
     versions = [f"{name} {version}" for name, version in facts["versions"].items()]
     print(
         f"\n{facts['processor']}, {facts['cores']} cores; load {facts['load']} at the start; fp32, "
@@ -77,23 +78,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     launches = count_launches(all_classes=not args.quick)
     print(f"\n{launch_table(launches)}")
     if args.json:
-        figures = []
+        speeds = []
         for row in rows:
-            figures.append({**asdict(row), "ratio": row.ratio, "reached": row.reached})
-        counts = [{**asdict(row), "reached": row.reached} for row in launches]
-        write_json(args.json, {"machine": facts, "rows": figures, "launches": counts})
+            speeds.append({**asdict(row), "ratio": row.ratio, "reached": row.reached})
+        counts = []
+        for count_of_case in launches:
+            counts.append({**asdict(count_of_case), "reached": count_of_case.reached})
+        write_json(args.json, {"machine": facts, "rows": speeds, "launches": counts})
         print(f"written to {args.json}")
 
 
-def table(rows: Sequence) -> str:
-    """Times and speeds beside those of the reference."""
+def speed_table(rows: Sequence) -> str:
+    """Times and speeds beside those of the reference.
+
+    Args:
+        rows: From `benchmark_cases.measure`.
+    """
     from tabulate import tabulate
 
     body = []
     for row in rows:
         goal = ""
         if row.goal is not None:
-            goal = f"{'≤' if row.cost else '≥'} {row.goal:g} ×"
+            sign = "≤" if row.cost else "≥"
+            goal = f"{sign} {row.goal:g} ×"
         body.append([
             row.what,
             amount(row.ours, row.unit),
@@ -109,7 +117,11 @@ def table(rows: Sequence) -> str:
 
 
 def launch_table(rows: Sequence) -> str:
-    """What a GPU must be told to do for an image."""
+    """What a GPU must be told to do for an image.
+
+    Args:
+        rows: From `launches.count_launches`.
+    """
     from tabulate import tabulate
 
     if not rows:
@@ -119,7 +131,9 @@ def launch_table(rows: Sequence) -> str:
         what = f"{row.classes} classes, {row.episodes} images at once"
         if row.jacobian:
             what += ", Jacobian"
-        goal = "" if row.goal is None else f"≤ {row.goal}"
+        goal = ""
+        if row.goal is not None:
+            goal = f"≤ {row.goal}"
         body.append([what, f"{row.per_image:.0f}", goal, REACHED[row.reached]])
     headers = ("launches per image on a GPU, view features stored", "counted", "goal", "")
     lines = tabulate(
@@ -129,7 +143,7 @@ def launch_table(rows: Sequence) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Three significant digits, and the unit."""
+    """At least three significant digits, and the unit; less than a second in milliseconds."""
     if unit == "s" and value < 1:
         value = 1000 * value
         unit = "ms"

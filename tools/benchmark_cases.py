@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -39,59 +39,86 @@ EPISODES = 4  # adapted at once
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured."""
+    """What is measured.
 
-    shape: str  # of the CLIP with random weights
+    Attributes:
+        shape: Of the CLIP with random weights; see `measuring.SHAPES`.
+        classes: Number of classes.
+        images: That views are made of.
+        image_source: What they are, in words.
+        rounds: How often each task is timed; the median counts.
+    """
+
+    shape: str
     classes: int
-    images: Sequence[Image.Image]  # that views are made of
+    images: Sequence[Image.Image]
     image_source: str
     rounds: int = 3
 
     @property
     def size(self) -> int:
-        return SHAPES[self.shape][1]
+        """Pixels per side of a view."""
+        return SHAPES[self.shape].image_resolution
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure, the reference's, and the goal for their ratio."""
+    """One figure, the reference's, and the goal for their ratio.
+
+    Attributes:
+        what: In words.
+        unit: s, views/s or images/s.
+        ours: The figure of promptcal.
+        reference: The figure that it is compared with.
+        goal: For the ratio; None if there is none.
+        measured_on: The conditions, in words.
+        cost: Whether the ratio is ours ÷ reference, and the goal an upper bound.
+    """
 
     what: str
-    unit: str  # s, views/s, images/s
+    unit: str
     ours: float
     reference: float
     goal: float | None
     measured_on: str
-    cost: bool = False  # the ratio is ours ÷ reference, and the goal an upper bound
+    cost: bool = False
 
     @property
     def ratio(self) -> float:
         """How many times as good as the reference; of a cost, how many times as much."""
-        return (
-            self.reference / self.ours
-            if self.unit == "s" and not self.cost
-            else self.ours / self.reference
-        )
+        if self.unit == "s" and not self.cost:  # fewer seconds are better
+            return self.reference / self.ours
+        return self.ours / self.reference
 
     @property
     def reached(self) -> bool | None:
+        """Whether the goal is; None if there is none."""
         if self.goal is None:
             return None
-        return self.ratio <= self.goal if self.cost else self.ratio >= self.goal
+        if self.cost:
+            return self.ratio <= self.goal
+        return self.ratio >= self.goal
 
 
 def measure(settings: Settings) -> list[Row]:
+    """All measurements, on one thread."""
     torch.set_num_threads(1)
     with torch.no_grad():
         # Views first: the public pipeline is faster once a process has allocated much memory.
-        return views(settings) + thread_scaling(settings) + episodes(settings)
+        rows = measure_views(settings)
+        rows += measure_threads(settings)
+        rows += measure_episodes(settings)
+    return rows
 
 
 def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) -> TPT:
     """The method as in a run, with all that is constant in a run computed.
 
-    A Jacobian of random numbers costs as much to use as the real one, which takes minutes to
-    compute.
+    Args:
+        model: A CLIP with random weights.
+        names: Of the classes.
+        jacobian: Whether gradients go through a Jacobian. It has random numbers, which cost as much
+            to use as the real ones; those take minutes to compute.
     """
     method = build_method(build_cfg(METHOD, opts=["DEVICE", "cpu"]), model, names)
     assert isinstance(method, TPT)
@@ -103,154 +130,146 @@ def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) ->
     return method
 
 
-def episodes(settings: Settings) -> list[Row]:
-    """Seconds per image: of the text side, which is all that is left where view features are
-    cached, and of a whole image. The reference encodes the views with CLIP's own tower, then
-    adapts.
+def measure_episodes(settings: Settings) -> list[Row]:
+    """Seconds per image: of the text side, and of a whole image.
+
+    The text side is all that is left where view features are cached. The reference encodes the
+    views with CLIP's own tower, then adapts.
     """
     logger.info("episodes: %s, %d classes", settings.shape, settings.classes)
-    model, names = random_clip(settings.shape), class_names(settings.classes)
+    model = random_clip(settings.shape)
+    names = class_names(settings.classes)
     features = random_features(EPISODES, NUM_VIEWS, model.text_projection.shape[1])
-    method, with_jacobian = (
-        prepare_method(model, names),
-        prepare_method(model, names, jacobian=True),
-    )
-    image, make_views = settings.images[0], ViewMaker(NUM_VIEWS, settings.size, True, 0)
+    method = prepare_method(model, names)
+    method_with_jacobian = prepare_method(model, names, jacobian=True)
+    image = settings.images[0]
+    make_views = ViewMaker(NUM_VIEWS, settings.size, augmix=True, seed=0)
     chunks = normalise_pixels(make_views(image, 0), Pixels(settings.size)).split(CHUNK)
+    middle = len(chunks) // 2
 
-    def tower(some: Sequence[Tensor]) -> None:
-        for chunk in some:
+    def encode_with_clip(chunks: Sequence[Tensor]) -> None:
+        for chunk in chunks:
             model.encode_image(chunk)
 
-    def cold() -> None:
-        method.adapt(
-            encode_views(method.clip.backbone, make_views(image, 0)[None], normalised=False)
-        )
+    def adapt_uncached() -> None:
+        views = make_views(image, 0)[None]
+        method.adapt(encode_views(method.clip.backbone, views, normalised=False))
 
-    # Half of the tower before and half after `cold`, so that both see the same clock rate
-    seconds = interleaved(
-        {
-            "first half": lambda: tower(chunks[: len(chunks) // 2]),
-            "cold": cold,
-            "second half": lambda: tower(chunks[len(chunks) // 2 :]),
-            "one": lambda: method.adapt(features[:1]),
-            "batch": lambda: method.adapt(features),
-            "jacobian": lambda: with_jacobian.adapt(features),
-            "plain": lambda: tune_prompt(model, names, features[0], METHOD),
-        },
-        settings.rounds,
-    )
-    encoding, plain = seconds["first half"] + seconds["second half"], seconds["plain"]
-    cold_image, batch, jacobian = (
-        seconds["cold"],
-        seconds["batch"] / EPISODES,
-        seconds["jacobian"] / EPISODES,
-    )
-    whole, on = encoding + plain, f"{settings.shape} shape, {settings.classes} classes, 1 core"
+    tasks: dict[str, Callable[[], object]] = {
+        # Half of the tower before and half after "uncached", so that both see the same clock rate.
+        "first half": partial(encode_with_clip, chunks[:middle]),
+        "uncached": adapt_uncached,
+        "second half": partial(encode_with_clip, chunks[middle:]),
+        "one": partial(method.adapt, features[:1]),
+        "batch": partial(method.adapt, features),
+        "jacobian": partial(method_with_jacobian.adapt, features),
+        "reference": partial(tune_prompt, model, names, features[0], METHOD),
+    }
+    seconds = interleaved(tasks, settings.rounds)
+    uncached = seconds["uncached"]
+    batch = seconds["batch"] / EPISODES
+    jacobian = seconds["jacobian"] / EPISODES
+    encoding = seconds["first half"] + seconds["second half"]
+    reference = seconds["reference"]
+    whole = encoding + reference
+    on = f"{settings.shape} shape, {settings.classes} classes, 1 core"
     return [
-        Row("text side, one image at a time", "s", seconds["one"], plain, None, on),
-        Row(f"text side, {EPISODES} images at once", "s", batch, plain, 35, on),
-        Row(f"text side, {EPISODES} at once, Jacobian", "s", jacobian, plain, None, on),
-        Row(
-            "image, nothing cached ÷ image tower alone",
-            "s",
-            cold_image,
-            encoding,
-            1.05,
-            on,
-            cost=True,
-        ),
-        Row("image, nothing cached", "s", cold_image, whole, None, on),
+        Row("text side, one image at a time", "s", seconds["one"], reference, None, on),
+        Row(f"text side, {EPISODES} images at once", "s", batch, reference, 35, on),
+        Row(f"text side, {EPISODES} at once, Jacobian", "s", jacobian, reference, None, on),
+        Row("image, nothing cached ÷ image tower alone", "s", uncached, encoding, 1.05, on,
+            cost=True),
+        Row("image, nothing cached", "s", uncached, whole, None, on),
         Row("image, view features cached", "s", batch, whole, 80, on),
         Row("image, view features and Jacobian cached", "s", jacobian, whole, 80, on),
     ]
 
 
-def views(settings: Settings) -> list[Row]:
+def measure_views(settings: Settings) -> list[Row]:
     """From decoded images to normalised views.
 
     The public pipeline allocates memory for every view, which takes a new process up to half of its
     time (page faults), and less once large blocks have been freed: both are measured.
     """
     logger.info("views")
-    size, rows, count = settings.size, [], NUM_VIEWS * len(settings.images)
+    size = settings.size
 
-    def ours(make_views: ViewMaker) -> None:
-        for i, image in enumerate(settings.images):
-            for chunk in make_views(image, i).split(CHUNK):
+    def make_ours(make_views: ViewMaker) -> None:
+        for index, image in enumerate(settings.images):
+            for chunk in make_views(image, index).split(CHUNK):
                 normalise_pixels(chunk, Pixels(size))
 
-    def public(augmix: bool) -> None:
+    def make_public(augmix: bool) -> None:
         for image in settings.images:
             public_views(image, size, augmix)
 
+    rows = []
+    count = NUM_VIEWS * len(settings.images)
     on = f"{settings.image_source}, {size} pixels, 1 core"
-    for augmix, goal in ((True, 10), (False, 9)):
-        make_views = ViewMaker(NUM_VIEWS, size, augmix, 0)
-        ours(make_views)  # compiles
-        seconds = interleaved(
-            {"ours": partial(ours, make_views), "public": partial(public, augmix)}, settings.rounds
-        )
-        rows.append(
-            Row(
-                f"views {'with' if augmix else 'without'} AugMix",
-                "views/s",
-                count / seconds["ours"],
-                count / seconds["public"],
-                goal,
-                on,
-            )
-        )
+    for what, augmix, goal in (("views with AugMix", True, 10), ("views without AugMix", False, 9)):
+        make_views = ViewMaker(NUM_VIEWS, size, augmix, seed=0)
+        make_ours(make_views)  # compiles
+        tasks = {"ours": partial(make_ours, make_views), "public": partial(make_public, augmix)}
+        seconds = interleaved(tasks, settings.rounds)
+        ours = count / seconds["ours"]
+        public = count / seconds["public"]
+        rows.append(Row(what, "views/s", ours, public, goal, on))
     return rows
 
 
 def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
-    """As the public code of TPT makes them: view by view, each chain's result normalised before
-    mixing.
+    """Normalised views (64, 3, size, size) as the public code of TPT makes them.
+
+    It makes view by view, and normalises the result of each chain of AugMix before mixing.
+
+    Args:
+        image: A decoded image.
+        size: Pixels per side of a view.
+        augmix: Whether AugMix follows the random crop.
     """
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
     crop = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip()])
-    rng, made = np.random.default_rng(0), [plain(image)]
+    rng = np.random.default_rng(0)
+    views = [plain(image)]
     for _ in range(NUM_VIEWS - 1):
-        parts = chains(crop(image), rng) if augmix else [(1.0, crop(image))]
-        made.append(sum(weight * finish(part) for weight, part in parts))
-    return torch.stack(made)
+        view = crop(image)
+        if augmix:
+            parts = [weight * finish(part) for weight, part in chains(view, rng)]
+            views.append(sum(parts))
+        else:
+            views.append(finish(view))
+    return torch.stack(views)
 
 
-def thread_scaling(settings: Settings) -> list[Row]:
-    """Views with AugMix in several threads: images per second with two, CPU time per image with
-    eight.
+def measure_threads(settings: Settings) -> list[Row]:
+    """Views with AugMix in several threads.
+
+    Images per second are compared between two threads and one, CPU time per image between eight
+    and one.
     """
     logger.info("views in threads")
-    images, count, make_views = settings.images, 32, ViewMaker(NUM_VIEWS, settings.size, True, 0)
+    images = settings.images
+    count = 32  # images per measurement
+    make_views = ViewMaker(NUM_VIEWS, settings.size, augmix=True, seed=0)
+
+    def make_and_drop(index: int) -> None:
+        make_views(images[index % len(images)], index)
 
     def in_threads(threads: int) -> None:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda i: make_views(images[i % len(images)], i).shape, range(count)))
+            list(pool.map(make_and_drop, range(count)))
 
     in_threads(8)  # allocates
-    wall = interleaved(
-        {n: partial(in_threads, n) for n in (1, 2)}, settings.rounds, time.perf_counter
-    )
-    cpu = interleaved({n: partial(in_threads, n) for n in (1, 8)}, settings.rounds)
+    one_or_two = {threads: partial(in_threads, threads) for threads in (1, 2)}
+    wall_seconds = interleaved(one_or_two, settings.rounds, time.perf_counter)
+    one_or_eight = {threads: partial(in_threads, threads) for threads in (1, 8)}
+    cpu_seconds = interleaved(one_or_eight, settings.rounds)
     on = f"{settings.image_source}, {settings.size} pixels"
+    on_two_cores = f"{on}, wall clock: needs two idle cores"
     return [
-        Row(
-            "views, two threads ÷ one",
-            "images/s",
-            count / wall[2],
-            count / wall[1],
-            1.9,
-            f"{on}, wall clock: needs two idle cores",
-        ),
-        Row(
-            "views, CPU time, eight threads ÷ one",
-            "s",
-            cpu[8] / count,
-            cpu[1] / count,
-            1.15,
-            on,
-            cost=True,
-        ),
+        Row("views, two threads ÷ one", "images/s", count / wall_seconds[2],
+            count / wall_seconds[1], 1.9, on_two_cores),
+        Row("views, CPU time, eight threads ÷ one", "s", cpu_seconds[8] / count,
+            cpu_seconds[1] / count, 1.15, on, cost=True),
     ]

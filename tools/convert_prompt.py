@@ -2,7 +2,7 @@
 
     python tools/convert_prompt.py output/.../prompt_learner/model.pth.tar-50 prompt.safetensors
     python tools/convert_prompt.py model.pth.tar-50 prompt.safetensors --method CoOp --shots 2
-    --dataset UCF101 python tools/convert_prompt.py prompt.safetensors --words --backbone ViT-B/16
+    python tools/convert_prompt.py prompt.safetensors --words --backbone ViT-B/16
 """
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.target and args.target.suffix != ".safetensors":
         raise ConfigError(f"{args.target} must be named .safetensors: the copy is in that format")
     if args.target:
-        metadata = {key: getattr(args, key) for key in METADATA if getattr(args, key)}
+        metadata = {}
+        for key in METADATA:
+            text = getattr(args, key)
+            if text:
+                metadata[key] = text
         convert_prompt(args.source, args.target, metadata)
     if args.words:
         from promptcal.trainers.vlm.prompt_words import prompt_table  # imports all of torch

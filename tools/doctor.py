@@ -54,28 +54,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     root = data_root(args.root) if args.root else None
 
     # After parsing: usage errors need no torch
-    from promptcal.tools.doctor_checks import FAULT, diagnose
+    from promptcal.tools.doctor_checks import FAULT, PlannedRuns, diagnose
     from promptcal.trainers.predict.predict import default_backbone
     from tabulate import tabulate
 
     with redirect_stdout(sys.stderr):  # standard output has the table or the JSON alone
-        checks, summary = diagnose(
-            args.backbone or default_backbone(),
-            root,
-            args.cache,
-            args.device,
-            args.workers,
-            args.classes,
-            args.opts,
-        )
+        checks, summary = diagnose(PlannedRuns(
+            backbone=args.backbone or default_backbone(),
+            root=root,
+            cache=args.cache,
+            device=args.device,
+            workers=args.workers,
+            classes=args.classes,
+            opts=args.opts,
+        ))
     if args.json:
-        print(
-            json.dumps(
-                {**summary, "checks": [check._asdict() for check in checks]},
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
+        content = {**summary, "checks": [check._asdict() for check in checks]}
+        print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         print(tabulate(checks, ("", "found", "state", "what to do"), disable_numparse=True,
                        maxcolwidths=[None, 52, None, 52]))  # about 140 characters in all

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,8 +43,14 @@ from promptcal.trainers.vlm.numerics import (
 )
 from promptcal.trainers.vlm.openai import SMALL
 
-OK, NOTE, FAULT = "ok", "note", "fault"
-VIEWS, TOWER, EPISODE = "views", "image tower", "episode"
+# States of a check
+OK = "ok"
+NOTE = "note"
+FAULT = "fault"
+# Parts of a run that are timed
+VIEWS = "views"
+TOWER = "image tower"
+EPISODE = "episode"
 TEST_IMAGES = 48  # that zero-shot accuracy is measured on
 MAX_FLIPPED = 0.03  # share of the first step's signs; fp16 flips less than 0.1 % on the small CLIP
 MIN_ACCURACY = 0.75  # of the known accuracy, on a few images
@@ -62,6 +69,29 @@ GPU_ADVICE = {
 }
 
 
+@dataclass(frozen=True)
+class PlannedRuns:
+    """The runs of SoC that the machine is checked for.
+
+    Attributes:
+        backbone: As MODEL.BACKBONE.NAME.
+        root: Folder of the data sets; None = there are none.
+        cache: CACHE.DIR of the runs; None = they have none.
+        device: DEVICE.
+        workers: DATALOADER.NUM_WORKERS, a number or auto.
+        classes: Number of classes to adapt with.
+        opts: Settings of the runs, as KEY VALUE.
+    """
+
+    backbone: str
+    root: Path | None = None
+    cache: Path | None = None
+    device: str = "auto"
+    workers: str = "auto"
+    classes: int = 100
+    opts: Sequence[str] = ()
+
+
 class Check(NamedTuple):
     """One row: what was checked, what was found, whether it is as it should be, and what to do if
     not.
@@ -74,30 +104,19 @@ class Check(NamedTuple):
 
 
 @fixed_numerics()
-def diagnose(
-    name: str, root: Path | None, cache: Path | None, device_name: str, workers: str, classes: int,
-    opts: Sequence[str],
-) -> tuple[list[Check], dict[str, object]]:
-    """All checks for runs of SoC.
-
-    Args:
-        name: Of the backbone.
-        root: Folder of the data sets; None = there are none.
-        cache: CACHE.DIR of the runs; None = they have none.
-        device_name: DEVICE.
-        workers: DATALOADER.NUM_WORKERS, a number or auto.
-        classes: Number of classes to adapt with.
-        opts: Settings of the runs, as KEY VALUE.
+def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
+    """All checks for planned runs.
 
     Returns:
         The checks; and the verdict, the bottleneck and the seconds per image of each part.
     """
-    device = pick_device(device_name)
-    cfg = build_cfg("SoC", flags=["DEVICE", str(device)], opts=opts)
+    name = runs.backbone
+    device = pick_device(runs.device)
+    cfg = build_cfg("SoC", flags=["DEVICE", str(device)], opts=runs.opts)
     backbone = load_backbone(name, device)
-    method = build_method(cfg, backbone, class_names(classes))
+    method = build_method(cfg, backbone, class_names(runs.classes))
     facts = machine()
-    dataset = usable_dataset(name, root)
+    dataset = usable_dataset(name, runs.root)
     if dataset is None:
         images = drawn_images(2)
         names = class_names(10)
@@ -112,9 +131,9 @@ def diagnose(
 
     seconds = throughput(method, images[0])
     threads = facts["cores"]
-    if workers != "auto":
-        threads = max(1, min(int(workers), threads))
-    groups = stages(seconds, threads, is_gpu(device), cached=cache is not None)
+    if runs.workers != "auto":
+        threads = max(1, min(int(runs.workers), threads))
+    groups = stages(seconds, threads, is_gpu(device), cached=runs.cache is not None)
     slowest_group = max(groups, key=lambda group: sum(group.values()))
     slowest = max(slowest_group, key=lambda part: slowest_group[part])
     advice = GPU_ADVICE if is_gpu(device) else ADVICE
@@ -128,10 +147,17 @@ def diagnose(
 
 
 def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) -> list[Check]:
-    """Backbone, versions, GPU and processor."""
+    """Backbone, versions, GPU and processor.
+
+    Args:
+        name: Of the backbone.
+        device: That runs would use.
+        facts: What `measuring.machine` returns.
+    """
     versions = [f"{package} {version}" for package, version in facts["versions"].items()]
     gpu = gpu_name(device) or "none"
-    is_busy = (facts["load"] or 0) > facts["cores"] / 2
+    load = facts["load"] or 0  # None where the system does not count it
+    is_busy = load > facts["cores"] / 2
     return [
         unless(
             name == SMALL,
@@ -168,7 +194,15 @@ def usable_dataset(name: str, root: Path | None) -> Dataset | None:
 
 
 def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> Check:
-    """A check that is as it should be unless `bad`; then it has a state and an advice."""
+    """A check that is as it should be unless `bad`; then it has a state and an advice.
+
+    Args:
+        bad: Whether something is not as it should be.
+        what: Was checked.
+        found: What the check gave.
+        advice: What to do if `bad`.
+        state: Of the check if `bad`, NOTE or FAULT.
+    """
     if bad:
         return Check(what, found, state, advice)
     return Check(what, found)
@@ -177,9 +211,15 @@ def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> 
 def precision(
     backbone: Backbone, name: str, classnames: Sequence[str], images: Sequence[Image.Image],
 ) -> Check:
-    """TPT's first step in fp16 against fp32.
+    """TPT's first step in fp16 against fp32, on a GPU and for the small CLIP.
 
     AdamW's first step is the learning rate times the gradient's sign.
+
+    Args:
+        backbone: The CLIP.
+        name: Of the backbone.
+        classnames: Of the classes to adapt with.
+        images: To adapt to.
     """
     what = f"precision on {backbone.device}"
     if not is_gpu(backbone.device) and name != SMALL:
@@ -204,7 +244,13 @@ def precision(
 
 
 def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
-    """Accuracy on a few images compared with the known accuracy on the whole set."""
+    """Accuracy on a few images compared with the known accuracy on the whole set.
+
+    Args:
+        backbone: The CLIP.
+        name: Of the backbone, to find the published accuracy.
+        dataset: Whose test images are used; None = there is none.
+    """
     if dataset is None:
         return Check("zero-shot accuracy", "no data to measure it on", NOTE,
                      f"--root DATA; {tool('check-data')}")
@@ -230,6 +276,10 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
 
     On a GPU the image tower is timed as in a run, with as many images and with their upload: a
     batch that does not fill it would look slower. A CPU encodes image by image, in pieces.
+
+    Args:
+        method: Of the planned runs.
+        image: A decoded one, whose size is that of the data set's images.
     """
     cfg = method.cfg
     backbone = method.clip.backbone
@@ -238,22 +288,27 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     file = BytesIO()
     image.save(file, "JPEG", quality=90)
     make_views = ViewMaker.of(num_views, backbone.pixels, cfg.TTA.AUGMIX != "off", 0)
-    views = [make_views(image, 0)[:VIEWS_ON_CPU]]
     if is_gpu(device):
         views = [pin(make_views(image, 0), device)] * ENCODE_AT_ONCE
+    else:
+        views = [make_views(image, 0)[:VIEWS_ON_CPU]]
     features = random_features(method.numerics.episodes, num_views, backbone.features).to(device)
-    tasks = {
-        VIEWS: lambda: make_views(Image.open(file).convert("RGB"), 0),
-        TOWER: lambda: encode_views(
-            backbone, views, method.numerics.precision, normalised=False, budget=method.clip.budget
-        ),
-        EPISODE: lambda: method.adapt(features).with_cots(),
-    }
+
+    def prepare() -> None:
+        make_views(Image.open(file).convert("RGB"), 0)
+
+    def encode() -> None:
+        encode_views(
+            backbone, views, method.numerics.precision, normalised=False, budget=method.clip.budget)
+
+    def tune() -> None:
+        method.adapt(features).with_cots()
 
     def gpu_clock() -> float:
         synchronise(device)
         return time.perf_counter()
 
+    tasks = {VIEWS: prepare, TOWER: encode, EPISODE: tune}
     for task in tasks.values():
         task()  # first calls load and compile
     clock = gpu_clock if is_gpu(device) else time.process_time

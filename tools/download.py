@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     load_plugins(args.plugin)
     models = [name for name in args.what if WEIGHTS.fullmatch(name)]
     datasets = [name for name in args.what if name not in models]
+    # What is to be downloaded. Each job returns whether it is there in the end.
     jobs: list[Callable[[], bool]] = [partial(download_weights, name) for name in models]
     if datasets:
         if args.root is None:
@@ -65,7 +66,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def dataset_jobs(names: Sequence[str], root: Path, mirror: str) -> list[Callable[[], bool]]:
-    """What to do for each name. Unknown names are refused before anything is downloaded."""
+    """What to do for each name. Unknown names are refused before anything is downloaded.
+
+    Args:
+        names: Of data sets, or `all`, or `coop`.
+        root: Folder of the data sets.
+        mirror: Folder or address that is tried first; "" for none.
+
+    Returns:
+        Functions that download, and return whether all is there.
+    """
     jobs: list[Callable[[], bool]] = []
     for name in names:
         if name == "coop":

@@ -24,6 +24,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -37,12 +38,7 @@ NAME = "far"
 
 # Operations that allocate memory and start no kernel.
 ALLOCATIONS = {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "_unsafe_view",
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view",
 }
 # Operations whose result, or its shape, the host must know: it waits for the device.
 WAITING = {
@@ -55,35 +51,14 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 
 # Operations that make a tensor from nothing. Torch asks the device for them.
 FACTORIES = (
-    "empty.memory_format",
-    "empty_strided",
-    "arange",
-    "arange.start",
-    "arange.start_step",
-    "linspace",
-    "eye",
-    "eye.m",
-    "full",
-    "zeros",
-    "ones",
-    "triu_indices",
-    "tril_indices",
-    "randperm",
-    "randn",
-    "rand",
-    "scalar_tensor",
+    "empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step",
+    "linspace", "eye", "eye.m", "full", "zeros", "ones", "triu_indices", "tril_indices", "randperm",
+    "randn", "rand", "scalar_tensor",
 )
 # Autocast, as on CUDA: some operations run in half precision, some in fp32, and some in the widest
 # type among their arguments.
 IN_HALF = (
-    "linear",
-    "matmul",
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "conv2d",
-    "scaled_dot_product_attention",
+    "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv2d", "scaled_dot_product_attention",
 )
 IN_FULL = (
     "exp", "log", "pow.Tensor_Scalar", "softmax.int", "log_softmax.int", "layer_norm", "logsumexp",
@@ -91,21 +66,33 @@ IN_FULL = (
 )
 IN_WIDEST = ("cat", "stack")
 AUTOCAST_KEY: Any = getattr(torch._C.DispatchKey, "AutocastPrivateUse1", None)
+TOTAL_MEMORY = 24 << 30  # bytes that the device claims to have, as many GPUs do
 
 
 class Counts:
-    """What has happened on the device since `clear()`."""
+    """What has happened on the device since `clear()`.
 
-    launches: ClassVar[Counter[str]] = Counter()  # operations that would start a kernel
-    reads: ClassVar[Counter[str]] = Counter()  # from the device to the host, which waits
-    uploads: ClassVar[Counter[str]] = Counter()  # from the host to the device
-    waits = 0  # calls of `synchronize`
+    Attributes:
+        launches: Operations that would start a kernel, by name.
+        reads: Operations that read from the device, for which the host waits, by name.
+        uploads: Operations that copy from the host to the device, by name.
+        waits: Calls of `synchronize`.
+        bytes_in_use: Memory of the tensors that exist.
+        peak_bytes: The most that was in use at the same time.
+        storages: Number of far tensors by the address of the memory that they share.
+    """
+
+    launches: ClassVar[Counter[str]] = Counter()
+    reads: ClassVar[Counter[str]] = Counter()
+    uploads: ClassVar[Counter[str]] = Counter()
+    waits = 0
     bytes_in_use = 0
     peak_bytes = 0
-    storages: ClassVar[Counter[int]] = Counter()  # far tensors by the address of their memory
+    storages: ClassVar[Counter[int]] = Counter()
 
     @classmethod
     def clear(cls) -> None:
+        """Starts all counts again; memory stays in use."""
         cls.launches.clear()
         cls.reads.clear()
         cls.uploads.clear()
@@ -126,6 +113,7 @@ class Counts:
 
     @classmethod
     def release(cls, address: int, size: int) -> None:
+        """Called when a tensor is gone that had this memory, `size` bytes at `address`."""
         cls.storages[address] -= 1
         if not cls.storages[address]:
             del cls.storages[address]
@@ -164,16 +152,25 @@ class FarTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, args: Sequence = (), kwargs: Mapping | None = None,
     ) -> Any:
-        return run(operation, args, dict(kwargs or {}))
+        return run_operation(operation, args, dict(kwargs or {}))
 
 
-def run(operation: Any, args: Sequence, kwargs: dict[str, Any]) -> Any:
-    """Computes an operation that has a far tensor among its arguments, or makes one."""
+def run_operation(operation: Any, args: Sequence, kwargs: dict[str, Any]) -> Any:
+    """Computes an operation that has a far tensor among its arguments, or makes one.
+
+    Args:
+        operation: An overload of torch, such as `aten.add.Tensor`.
+        args: Its arguments by position; tensors may be nested in lists.
+        kwargs: Its arguments by name. `device` is replaced.
+
+    Returns:
+        What the operation returns, with far tensors unless it copies to the host.
+    """
     name = operation.overloadpacket.__name__
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
     far = [tensor for tensor in tensors if isinstance(tensor, FarTensor)]
     near = [tensor for tensor in tensors if not isinstance(tensor, FarTensor)]
-    counter = count_as(operation, name, near, args, kwargs)
+    counter = counter_of(operation, name, near, args, kwargs)
 
     if torch.Tag.inplace_view in operation.tags:
         # It changes the shape of its argument, and so of the wrapper as well.
@@ -193,7 +190,7 @@ def run(operation: Any, args: Sequence, kwargs: dict[str, Any]) -> Any:
     if not to_host and not into_host:
         # An operation in place returns its argument, which has its wrapper already.
         wrappers = {id(tensor.numbers): tensor for tensor in far}
-        result = tree_map(lambda leaf: to_far(leaf, wrappers), result)
+        result = tree_map(partial(to_far, wrappers=wrappers), result)
     for tensor in far:
         if tensor.shape != tensor.numbers.shape:
             raise NotImplementedError(f"{operation} changes the shape of its argument")
@@ -203,37 +200,49 @@ def run(operation: Any, args: Sequence, kwargs: dict[str, Any]) -> Any:
 
 
 def to_inner(leaf: Any) -> Any:
+    """The CPU tensor of a far one; everything else as it is."""
     if isinstance(leaf, FarTensor):
         return leaf.numbers
     return leaf
 
 
 def to_far(leaf: Any, wrappers: Mapping[int, FarTensor]) -> Any:
+    """The far tensor of a CPU one; everything else as it is.
+
+    Args:
+        leaf: Of a result.
+        wrappers: Far tensors that exist already, by the id() of their CPU tensor.
+    """
     if not isinstance(leaf, Tensor):
         return leaf
-    return wrappers.get(id(leaf)) if id(leaf) in wrappers else FarTensor(leaf)
+    if id(leaf) in wrappers:
+        return wrappers[id(leaf)]
+    return FarTensor(leaf)
 
 
 def is_cpu(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cpu"
 
 
-def count_as(
+def counter_of(
     operation: Any, name: str, near: Sequence[Tensor], args: Sequence, kwargs: Mapping[str, Any],
 ) -> Counter[str] | None:
     """Where an operation is counted; None for views and plain allocations.
+
+    Indices on the CPU, which CUDA uploads, are counted at once.
+
+    Args:
+        operation: An overload of torch.
+        name: Its name without the overload's.
+        near: The CPU tensors among its arguments.
+        args: Its arguments by position.
+        kwargs: Its arguments by name.
 
     Raises:
         RuntimeError: It mixes devices in a way that CUDA refuses.
     """
     if name in COPIES:
-        if name == "_to_copy":
-            source, target = args[0], kwargs.get("device")  # None: it stays where it is
-        else:
-            source, target = args[1], args[0].device
-        if is_cpu(target):
-            return Counts.reads
-        return Counts.launches if isinstance(source, FarTensor) else Counts.uploads
+        return counter_of_copy(name, args, kwargs)
 
     takes_numbers = torch.Tag.pointwise in operation.tags or name.startswith("_foreach")
     for tensor in near:
@@ -253,7 +262,24 @@ def count_as(
     for argument in operation._schema.arguments:
         if argument.alias_info is not None and not argument.alias_info.is_write:
             return None  # a view
-    return None if name in ALLOCATIONS else Counts.launches
+    if name in ALLOCATIONS:
+        return None
+    return Counts.launches
+
+
+def counter_of_copy(name: str, args: Sequence, kwargs: Mapping[str, Any]) -> Counter[str]:
+    """Where a copy is counted: by the devices that it is from and to."""
+    if name == "_to_copy":
+        source = args[0]
+        target = kwargs.get("device")  # None: it stays where it is
+    else:
+        source = args[1]
+        target = args[0].device
+    if is_cpu(target):
+        return Counts.reads
+    if isinstance(source, FarTensor):
+        return Counts.launches
+    return Counts.uploads
 
 
 def overload(name: str) -> Any:
@@ -263,19 +289,25 @@ def overload(name: str) -> Any:
 
 
 def implementation(operation: Any) -> Callable:
+    """What torch calls for an operation that makes a tensor on the device."""
     def call(*args: Any, **kwargs: Any) -> Any:
-        return run(operation, args, kwargs)
+        return run_operation(operation, args, kwargs)
     return call
 
 
 def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     """How `torch.tensor(..., device="far")` gets its numbers."""
-    run(torch.ops.aten.copy_.default, (target, source), {})
+    run_operation(torch.ops.aten.copy_.default, (target, source), {})
     return target
 
 
 def with_autocast(operation: Any, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Callable:
-    """The operation with its floating-point arguments converted first."""
+    """The operation with its floating-point arguments converted first.
+
+    Args:
+        operation: An overload of torch.
+        dtype_of: From the tensors that are converted to the type that they get.
+    """
     autocast = torch._C.DispatchKeySet(AUTOCAST_KEY)
 
     def is_converted(leaf: Any) -> bool:
@@ -286,22 +318,30 @@ def with_autocast(operation: Any, dtype_of: Callable[[list[Tensor]], torch.dtype
     def call(*args: Any, **kwargs: Any) -> Any:
         floats = [leaf for leaf in tree_flatten((args, kwargs))[0] if is_converted(leaf)]
         dtype = dtype_of(floats)
+
+        def convert(leaf: Any) -> Any:
+            if is_converted(leaf):
+                return leaf.to(dtype)
+            return leaf
+
         with torch._C._ExcludeDispatchKeyGuard(autocast):
-            args, kwargs = tree_map(
-                lambda leaf: leaf.to(dtype) if is_converted(leaf) else leaf, (args, kwargs))
+            args, kwargs = tree_map(convert, (args, kwargs))
             return operation(*args, **kwargs)
     return call
 
 
-def half(floats: list[Tensor]) -> torch.dtype:
+def half_type(floats: list[Tensor]) -> torch.dtype:
+    """The type that autocast was entered with, fp16 or bf16."""
     return torch.get_autocast_dtype(NAME)
 
 
-def full(floats: list[Tensor]) -> torch.dtype:
+def full_type(floats: list[Tensor]) -> torch.dtype:
+    """fp32."""
     return torch.float32
 
 
-def widest(floats: list[Tensor]) -> torch.dtype:
+def widest_type(floats: list[Tensor]) -> torch.dtype:
+    """The widest type among the arguments."""
     dtypes = [tensor.dtype for tensor in floats]
     return max(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
 
@@ -329,7 +369,7 @@ def register() -> None:
     aten.impl("_copy_from", copy_from, "PrivateUse1")
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    for names, dtype_of in ((IN_HALF, half), (IN_FULL, full), (IN_WIDEST, widest)):
+    for names, dtype_of in ((IN_HALF, half_type), (IN_FULL, full_type), (IN_WIDEST, widest_type)):
         for name in names:
             aten.impl(name, with_autocast(overload(name), dtype_of), "AutocastPrivateUse1")
     libraries.extend((aten, others))
@@ -386,6 +426,3 @@ def device_module() -> Any:
             return TOTAL_MEMORY - Counts.bytes_in_use, TOTAL_MEMORY
 
     return Module()
-
-
-TOTAL_MEMORY = 24 << 30  # bytes, as many GPUs have

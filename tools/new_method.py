@@ -170,7 +170,13 @@ def words_of(name: str) -> list[str]:
 
 
 def check_free(name: str, module: str, files: Sequence[Path]) -> None:
-    """Refuses names that are in use: of methods, of modules, of files."""
+    """Refuses names that are in use: of methods, of modules, of files.
+
+    Args:
+        name: Of the method.
+        module: Of its file.
+        files: That would be written.
+    """
     known = registered_name(name)
     if known in TRAINER_REGISTRY:
         raise ConfigError(f"{known} is a registered method: choose another name than {name}")

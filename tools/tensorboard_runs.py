@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folders = find_runs(args.runs)
     with tempfile.TemporaryDirectory(prefix="promptcal-tensorboard-") as links:
         for name, events in named_event_folders(folders).items():
-            link(Path(links, name), events)
+            make_link(Path(links, name), events)
         address = page_address(args.host, args.port)
         print(f"{counted(len(folders), 'run')}; the page is {address}", flush=True)
         serve(["--logdir", links, "--port", args.port, "--host", args.host])
@@ -91,7 +91,7 @@ def named_event_folders(folders: Sequence[Path]) -> dict[str, Path]:
         record = read_record(folder)
         if record is not None:
             records[folder] = record
-    shared = shared_words([describe(record) for record in records.values()])
+    shared = shared_parts([describe(record) for record in records.values()])
 
     names: dict[str, Path] = {}
     for folder in folders:
@@ -112,7 +112,13 @@ def named_event_folders(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def add_name(names: dict[str, Path], name: str, events: Path) -> None:
-    """Adds an event folder under a name that no other has."""
+    """Adds an event folder under a name that no other has.
+
+    Args:
+        names: Event folders by name, changed in place.
+        name: The wanted one; a number is added if it is in use.
+        events: The event folder.
+    """
     name = name.replace("/", "-")  # which would be a folder
     unique = name
     number = 1
@@ -123,7 +129,12 @@ def add_name(names: dict[str, Path], name: str, events: Path) -> None:
 
 
 def name_of(description: Mapping[str, str], shared: Collection[str]) -> str:
-    """The method and the other parts of a description that are not shared by all runs."""
+    """The method and the other parts of a description that are not shared by all runs.
+
+    Args:
+        description: Of a run, from `describe`.
+        shared: Names of the parts that are shared.
+    """
     words = []
     for part, text in description.items():
         if text and (part == "method" or part not in shared):
@@ -131,8 +142,8 @@ def name_of(description: Mapping[str, str], shared: Collection[str]) -> str:
     return ", ".join(words)
 
 
-def shared_words(descriptions: Sequence[Mapping[str, str]]) -> set[str]:
-    """The parts in which all runs are the same."""
+def shared_parts(descriptions: Sequence[Mapping[str, str]]) -> set[str]:
+    """The names of the parts in which all runs are the same."""
     shared: set[str] = set()
     if not descriptions:
         return shared
@@ -179,12 +190,17 @@ def describe(record: RunRecord) -> dict[str, str]:
     return parts
 
 
-def link(name: Path, target: Path) -> None:
-    """Makes the events of a run visible under another name. They need not be there yet."""
+def make_link(link: Path, events: Path) -> None:
+    """Makes the events of a run visible under another name.
+
+    Args:
+        link: The path that is made.
+        events: The folder that it leads to, which need not be there yet.
+    """
     try:
-        name.symlink_to(target, target_is_directory=True)
+        link.symlink_to(events, target_is_directory=True)
     except OSError as error:
-        message = (f"links cannot be made in {name.parent} ({error.strerror}): "
+        message = (f"links cannot be made in {link.parent} ({error.strerror}): "
                    f"use tensorboard --logdir with the folder of the runs")
         raise ConfigError(message) from error
 

@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     args = vars(parser.parse_args(argv))
     log_to_terminal()
-    path, threads = args.pop("out"), args.pop("threads")
+    path = args.pop("out")
+    threads = args.pop("threads")
     if path.suffix != ".safetensors" or threads < 1:
         raise ConfigError(
             f"--out must end in .safetensors and --threads be at least 1, not {path} and {threads}"

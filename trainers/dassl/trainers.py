@@ -31,16 +31,20 @@ class PromptCalTrainer(TrainerX):
 
     The model is loaded just before testing, when the initial prompt is known. Views follow from
     seed and image, so Dassl's data loaders are not used.
+
+    Attributes:
+        method: The name in our registry, set by each class of `register_trainers`.
+        engine: Our trainer, of the last run.
+        prompt: Checkpoint to start from; "" = the prompt is the settings' own.
     """
 
-    method = ""  # the name in our registry
+    method = ""
     engine: BaseTrainer
-    prompt = ""  # checkpoint to start from
+    prompt = ""
 
     def build_data_loader(self) -> None:
         """Reads the data set with Dassl's reader and makes no data loaders."""
         self.source = build_dataset(self.cfg)
-        # Views follow from seed and image, so there are no loaders.
         self.train_loader_x = None
         self.train_loader_u = None
         self.val_loader = None
@@ -117,12 +121,13 @@ class PromptCalTrainer(TrainerX):
         if not self.engine.dist.is_main:
             return results["accuracy"]
         predictions = read_predictions(run_path(self.engine.cfg))
-        self.evaluator.writes = False
+        self.evaluator.writes = False  # our run folder has been written
         self.evaluator.reset()
         logits = torch.from_numpy(predictions["logits"])
         labels = torch.from_numpy(predictions["label"])
         self.evaluator.process(logits, labels)
-        return next(iter(self.evaluator.evaluate().values()))
+        metrics = self.evaluator.evaluate()
+        return next(iter(metrics.values()))  # of Dassl's metrics the accuracy is the first
 
 
 def register_trainers() -> None:
@@ -142,8 +147,15 @@ def register_trainers() -> None:
 
 
 def connecting_evaluator(build_trainer: Any) -> Any:
-    """Dassl's `build_trainer`, which also tells the evaluator `Calibration` whose outputs it gets,
-    of which split.
+    """Wraps Dassl's `build_trainer` so that our evaluator learns whose outputs it gets.
+
+    The evaluator `Calibration` writes a run folder, which names the trainer and the split.
+
+    Args:
+        build_trainer: The function of Dassl.
+
+    Returns:
+        A function with the same arguments and the same result.
     """
     @functools.wraps(build_trainer)
     def build(cfg: CfgNode) -> Any:
@@ -156,7 +168,7 @@ def connecting_evaluator(build_trainer: Any) -> Any:
 
         @functools.wraps(test)
         def test_split(split: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            # As Dassl does.
+            # Dassl tests on the test images if there are no validation images.
             on_val = (split or cfg.TEST.SPLIT) == "val" and trainer.val_loader is not None
             evaluator.split = "val" if on_val else "test"
             return test(split, *args, **kwargs)

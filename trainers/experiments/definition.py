@@ -242,7 +242,13 @@ def without_duplicates(names: Iterable[str]) -> list[str]:
 
 
 def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
-    """The experiment in a yaml file's content. A ConfigError names the invalid field."""
+    """The experiment in a yaml file's content. A ConfigError names the invalid field.
+
+    Args:
+        name: Of the experiment.
+        content: Of the yaml file.
+        source: The file, for messages.
+    """
     where = f"experiment {source}"
     demo = DEMO
     if "demo" in content:
@@ -322,6 +328,11 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
     """An instance of the dataclass `kind` from a mapping.
 
     Unknown, missing and mistyped fields are errors.
+
+    Args:
+        kind: The dataclass.
+        content: Its fields by name.
+        where: What the mapping is, for messages.
     """
     try:
         instance = kind(**content)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_json, write_text
 from ..report.core import Additions, MeasuredRuns, measure, report
 from ..report.layout import Layout
-from ..report.layout_figures import layout_figures
 from ..report.load import FinishedRun, name_below, read_run
 from ..report.measure import Measured
 from ..report.page import render
@@ -31,8 +30,16 @@ VERIFY = "verify.json"  # made by the experiment of that name
 
 @dataclass(frozen=True)
 class Outcome:
+    """What was written of an experiment.
+
+    Attributes:
+        tables: In the order of the page.
+        figures: Their names.
+        page: The file report.html.
+    """
+
     tables: Sequence[Table]
-    figures: Sequence[str]  # names
+    figures: Sequence[str]
     page: Path
 
 
@@ -67,20 +74,27 @@ def write_outcome(
     if finished.measured:
         count = counted(len(finished.measured), "run")
         notes.append(f"Its {count} one by one: {tool('report')} {workspace.runs_dir.name}")
-    additions = Additions(notes=notes, draw=lambda test: layout_figures(test, layout))
     study = layout_fields(experiment.layout).get("study", "")
-    if study == "complexity":
-        additions = replace(additions, tables=lambda test: complexity(finished))
+    if study == "verify":
+        additions = verify_additions(finished, out, notes)
+    elif study == "complexity":
+        additions = Additions(notes, tables=complexity(finished))
     elif study == "theory":
-        additions = replace(additions, tables=lambda test: list(theory_tables(finished)))
-    elif study == "verify":
-        additions = verify_additions(finished, out, additions)
+        additions = Additions(notes, tables=list(theory_tables(finished)))
+    else:
+        additions = Additions(notes)
     written = report([], layout, out, additions, measured)
     return Outcome(written.tables, written.figures, written.page)
 
 
-def verify_additions(finished: FinishedRuns, out: Path, additions: Additions) -> Additions:
-    """Writes verify.json, and adds its tables and its verdict to the page."""
+def verify_additions(finished: FinishedRuns, out: Path, notes: Sequence[str]) -> Additions:
+    """Writes verify.json; its tables and its verdict are added to the page.
+
+    Args:
+        finished: The runs that are compared with published values.
+        out: The folder of the page.
+        notes: That the page has anyway.
+    """
     verification = Verification(finished)
     write_json(out / VERIFY, verification.record())
     note = f"{VERIFY} holds these results with versions and hardware, and no paths"
@@ -88,12 +102,8 @@ def verify_additions(finished: FinishedRuns, out: Path, additions: Additions) ->
         note += "."
     else:
         note += ": send it to the authors, or commit it (trainers/README.md)."
-    return replace(
-        additions,
-        notes=[*additions.notes, note],
-        tables=lambda test: verification.tables(),
-        judge=lambda test: [verification.verdict()],
-    )
+    return Additions(
+        [*notes, note], tables=verification.tables(), verdict=verification.verdict())
 
 
 def measure_runs(

@@ -100,7 +100,14 @@ class Planner:
     def planned(
         self, cfg: CfgNode, variant: Mapping[str, object], shots: int, prompt: PlannedRun | None,
     ) -> PlannedRun:
-        """The run of a config; see `PlannedRun`."""
+        """The run of a config; see `PlannedRun`.
+
+        Args:
+            cfg: All settings of the run.
+            variant: The settings that distinguish it in the experiment, by key.
+            shots: Images per class that a prompt is trained on; 0 = none is trained.
+            prompt: The run whose prompt it starts from; None = it starts from words.
+        """
         prompt_key = prompt.key if prompt else ""
         return PlannedRun(
             key=canonical_json([effective_settings(cfg), prompt_key]),
@@ -145,6 +152,11 @@ def fill_in(value: object, workspace: Workspace, dataset: str | DatasetPlace) ->
     """A swept value with its placeholders filled in.
 
     {root} is the data root, {configs} the folder of configs and {dataset} the data set's name.
+
+    Args:
+        value: Of a setting; only texts have placeholders.
+        workspace: Where data is read.
+        dataset: Name of the data set, or where it lies.
     """
     if not isinstance(value, str):
         return value

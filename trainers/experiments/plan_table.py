@@ -135,7 +135,13 @@ def rows_of_plan(plan: Sequence[PlannedRun], by_dataset: bool) -> list[list[Plan
 def plan_row(
     runs: Sequence[PlannedRun], finished: set[PlannedRun], costs: Sequence[Estimate],
 ) -> list[object]:
-    """What the table says of some runs with one backbone, in the order of HEADS."""
+    """What the table says of some runs with one backbone, in the order of HEADS.
+
+    Args:
+        runs: The runs, at least one.
+        finished: Those of the plan whose results are there.
+        costs: Estimates of the runs that are not finished.
+    """
     datasets = set()
     runs_of_method: Counter[str] = Counter()
     number_finished = 0

@@ -97,7 +97,13 @@ def read_experiments(
 
 
 def check_other_file(first: Experiment | None, second: Experiment, name: str) -> None:
-    """Refuses two files of one name: their tables would be written to one folder."""
+    """Refuses two files of one name: their tables would be written to one folder.
+
+    Args:
+        first: The experiment that has the name already; None = there is none.
+        second: The experiment that is to be added.
+        name: As the command gives it.
+    """
     if first is not None and first != second:
         raise ConfigError(
             f"{name} has the name of another experiment of this command: rename the file"
@@ -107,7 +113,14 @@ def check_other_file(first: Experiment | None, second: Experiment, name: str) ->
 def check_added(
     name: str, added: Sequence[str], experiments: Iterable[Experiment], demo: bool,
 ) -> None:
-    """Refuses additions to experiments without runs, and data sets in a demo."""
+    """Refuses additions to experiments without runs, and data sets in a demo.
+
+    Args:
+        name: Of the experiment or its group, as the command gives it.
+        added: Names of methods and data sets.
+        experiments: What they are added to.
+        demo: Whether embedded data replaces the data sets.
+    """
     if not any(experiment.runs for experiment in experiments):
         raise ConfigError(f"--add {' '.join(added)}: {name} has no runs to add to")
     datasets = [each for each in added if not find_method(each)]
@@ -121,6 +134,11 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
 
     Each name in `only` must match in at least one experiment. Faults that all runs would share are
     raised here. A fault of one experiment among several is added to `catalogue.problems`.
+
+    Args:
+        catalogue: The experiments that the command names.
+        workspace: Where data is read and results are written.
+        only: Names of methods, data sets and backbones; () for all runs.
     """
     RECORDS.forget()  # a command before, in this process, may have seen other data
     if workspace.root and not workspace.demo:
@@ -183,6 +201,11 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     """Downloads what is not below the root, for an experiment that may do so (`study: download`).
 
     What cannot be downloaded is reported with the manual steps, and its runs fail.
+
+    Args:
+        experiment: The experiment.
+        workspace: Where data is read.
+        only: Names of methods, data sets and backbones; () for all runs.
     """
     if not experiment.study.get("download") or workspace.demo:
         return

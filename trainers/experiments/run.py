@@ -111,7 +111,16 @@ def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, s
 def run_parallel(
     groups: Sequence[WorkGroup], jobs: int, bar: tqdm | PlainProgress
 ) -> dict[PlannedRun, str]:
-    """Computes the largest groups first. Each has a process, so that a crash affects no other."""
+    """Computes the largest groups first. Each has a process, so that a crash affects no other.
+
+    Args:
+        groups: The runs, in groups that share a process.
+        jobs: Number of processes at the same time.
+        bar: Counts finished runs.
+
+    Returns:
+        Why a run failed, by run; {} if none did.
+    """
     # Read once, here: while a worker is started the variable holds the GPU of that worker.
     gpus = visible_gpus()
     slots: SimpleQueue[str] = SimpleQueue()
@@ -222,7 +231,13 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 
 def work(group: WorkGroup, sender: Connection, jobs: int) -> None:
-    """In the new process: its share of the cores, no output, and an end with its parent."""
+    """In the new process: its share of the cores, no output, and an end with its parent.
+
+    Args:
+        group: The runs to compute.
+        sender: Gets the result of `run_group`.
+        jobs: Number of processes at the same time.
+    """
     # Ctrl-C reaches the parent too, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in ending_signals():

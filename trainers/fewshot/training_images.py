@@ -1,9 +1,10 @@
-"""Training data of a prompt: unit features of labelled images in batches, new crops in each epoch
-or fixed views.
+"""Training data of a prompt: unit features of labelled images, in batches.
+
+They are of new random crops in each epoch, or of fixed views.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +25,10 @@ from ..vlm.numerics import pin
 # Independent streams of random numbers for one seed.
 ORDER = 1
 CROPS = 2
+
+# Images that are read together where nothing depends on their order.
+CHECKED_AT_ONCE = 64
+ENCODED_AT_ONCE = 32
 
 T = TypeVar("T")
 
@@ -65,18 +70,34 @@ class TrainingCrop:
         return to_tensor(crop)[None]
 
 
+def only_read(image: Image.Image, index: int) -> None:
+    """What `TrainingImages.load` makes of an image to see whether it can be read."""
+
+
 @dataclass
 class TrainingImages:
-    """The labelled images of a data set as seen by a frozen image tower."""
+    """The labelled images of a data set as seen by a frozen image tower.
+
+    Attributes:
+        backbone: Whose image tower encodes them.
+        dataset: That reads them.
+        items: The images.
+        fixed: Whether every image's plain view is encoded once, in place of a new crop in each
+            epoch.
+        batch: Images per step.
+        seed: Of order and crops.
+        precision: In which images are encoded, as MODEL.PREC.
+        workers: DATALOADER.NUM_WORKERS.
+    """
 
     backbone: Backbone
     dataset: Dataset
     items: Sequence[Datum]
-    fixed: bool  # every image's plain view, encoded once, instead of a new crop in each epoch
-    batch: int  # images per step
+    fixed: bool
+    batch: int
     seed: int
     precision: str
-    workers: int  # DATALOADER.NUM_WORKERS
+    workers: int
 
     @property
     def views(self) -> str:
@@ -87,14 +108,14 @@ class TrainingImages:
 
     def leave_out_unreadable(self) -> list[str]:
         """Drops the images that cannot be read, and returns what is wrong with them."""
-        bad: dict[int, str] = {}
-        batches = batched(range(len(self.items)), 64)
-        for batch in self.load(self.items, lambda image, index: None, batches):
-            bad.update(batch.bad)
-        self.items = [item for index, item in enumerate(self.items) if index not in bad]
+        problems: dict[int, str] = {}  # by position
+        batches = batched(range(len(self.items)), CHECKED_AT_ONCE)
+        for batch in self.load(self.items, only_read, batches):
+            problems.update(batch.bad)
+        self.items = [item for index, item in enumerate(self.items) if index not in problems]
         if not self.items:
-            raise DataError(f"no training image can be read: {next(iter(bad.values()))}")
-        return list(bad.values())
+            raise DataError(f"no training image can be read: {next(iter(problems.values()))}")
+        return list(problems.values())
 
     def epochs(self, start: int, stop: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
         """The batches of each epoch.
@@ -112,23 +133,41 @@ class TrainingImages:
         for epoch in range(start, stop):
             plan[epoch] = epoch_batches(count, self.batch, self.seed, epoch)
         if self.fixed:
-            maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
-            maker.warm_up()
-            loaded = self.load(self.items, maker, batched(range(count), 32))
-            features = torch.cat([self.encode(batch) for batch in loaded])  # (n, d), encoded once
+            features = self.plain_features()
             for batches in plan.values():
                 yield ((features[batch], labels[batch]) for batch in batches)
-            return
-        # One loader for the whole training: the next epoch begins while this one ends. Position
-        # epoch · n + i is image i, whose crop is drawn from that position.
+        else:
+            loaded = self.load_crops(plan, stop)
+            for batches in plan.values():
+                yield ((self.encode(next(loaded)), labels[batch]) for batch in batches)
+
+    def plain_features(self) -> Tensor:
+        """Unit features of the plain view of every image, (n, d)."""
+        maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
+        maker.warm_up()
+        batches = batched(range(len(self.items)), ENCODED_AT_ONCE)
+        loaded = self.load(self.items, maker, batches)
+        return torch.cat([self.encode(batch) for batch in loaded])
+
+    def load_crops(
+        self, plan: Mapping[int, Sequence[Sequence[int]]], stop: int,
+    ) -> Iterator[LoadedBatch[Tensor]]:
+        """A random crop of each image of each batch.
+
+        One loader serves the whole training: the next epoch begins while this one ends.
+
+        Args:
+            plan: The batches of each epoch.
+            stop: The epoch after the last one.
+        """
+        count = len(self.items)
+        # Position epoch · n + i is image i, whose crop is drawn from that position.
         positions = []
         for epoch, batches in plan.items():
             for batch in batches:
                 positions.append([epoch * count + i for i in batch])
         crop = TrainingCrop(self.backbone.pixels.size, self.seed)
-        loaded = self.load(list(self.items) * stop, crop, positions)
-        for batches in plan.values():
-            yield ((self.encode(next(loaded)), labels[batch]) for batch in batches)
+        return self.load(list(self.items) * stop, crop, positions)
 
     def load(
         self, items: Sequence[Datum], make: Callable[[Image.Image, int], T],

@@ -70,7 +70,8 @@ def accuracy(
         >>> from_top_class == accuracy(logits=[[0, 1], [0, 1], [0, 1]], labels=[1, 1, 0])
         True
     """
-    return float(check_confidence(confidence, correct, scores)[1].mean())
+    _, correct = check_confidence(confidence, correct, scores)
+    return float(correct.mean())
 
 
 def accuracy_interval(

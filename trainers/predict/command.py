@@ -101,6 +101,11 @@ def setting_pairs(args: argparse.Namespace, trainer: str, dataset: Dataset | Non
     """The settings of a trainer as KEY VALUE pairs; the last of several with the same key counts.
 
     As in a run: the data set's settings, then those of the flags, then the pairs of --opts.
+
+    Args:
+        args: Of the command.
+        trainer: Name of the method.
+        dataset: Whose classes are predicted; None = they are given by name.
     """
     pairs: list[object] = []
     augmix = "on"

@@ -147,7 +147,14 @@ def evaluate(
 
 
 def configure(method: str, dataset: str | Dataset, flags: list[object], opts: Options) -> Config:
-    """The settings of a run on a data set that is given by name or as an object."""
+    """The settings of a run on a data set that is given by name or as an object.
+
+    Args:
+        method: Name of the trainer.
+        dataset: By name or as an object.
+        flags: KEY VALUE pairs that come before the options.
+        opts: The caller's settings, a mapping or KEY VALUE pairs.
+    """
     name = dataset if isinstance(dataset, str) else type(dataset).__name__
     for registered in DATASET_REGISTRY:
         if method_key(registered) == method_key(name):

@@ -79,7 +79,15 @@ def image_section(
     number: int, methods: Sequence[MethodPredictions], classnames: Sequence[str],
     views: Sequence[dict], top: int,
 ) -> dict:
-    """What the template needs of one image; see `write_page`."""
+    """What the template needs of one image; see `write_page`.
+
+    Args:
+        number: Of the image, from 0.
+        methods: The methods side by side.
+        classnames: By label.
+        views: Those that are tuned on, from `selected_views`.
+        top: How many classes of each method are in the table.
+    """
     predictions = []
     failed = []  # labels of the methods whose tuning failed
     for method in methods:
@@ -113,7 +121,17 @@ def class_rows(
     predictions: Sequence[tuple[MethodPredictions, Prediction]], classnames: Sequence[str],
     top: int,
 ) -> list[dict]:
-    """The classes among the `top` of any method, sorted by their largest confidence."""
+    """The classes among the `top` of any method, sorted by their largest confidence.
+
+    Args:
+        predictions: The methods, each with its prediction of the image.
+        classnames: By label.
+        top: How many classes of each method.
+
+    Returns:
+        Rows for the template. After the class each has its confidence in percent: of zero-shot,
+        then of each method without and with SaLS.
+    """
     trainers = [ZERO_SHOT]
     logits = [predictions[0][1].before]
     for method, prediction in predictions:

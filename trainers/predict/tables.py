@@ -20,7 +20,14 @@ def prediction_table(
     predictions: Sequence[Prediction], trainer: str, classnames: Sequence[str], top: int,
 ) -> str:
     """The `top` classes of each image with their confidence before tuning, after it, and after
-    SaLS, which keeps their order."""
+    SaLS, which keeps their order.
+
+    Args:
+        predictions: One for each image.
+        trainer: Name of the method.
+        classnames: By label.
+        top: How many classes of each image.
+    """
     count = min(top, len(classnames))
     body = []
     for prediction in predictions:

@@ -210,6 +210,14 @@ def main_values_of(
     """For each place the value of a swept setting in the main table.
 
     It is the default one if it occurs there, otherwise the one that most runs of the method have.
+
+    Args:
+        key: Of the setting.
+        runs: Those of a backbone.
+        column_of: The set of images of each run, by the id() of the run.
+
+    Returns:
+        Values as JSON text, or `DEFAULT`.
     """
     by_place: dict[Place, list[str]] = {}
     by_method: dict[str, Counter[str]] = {}
@@ -230,7 +238,13 @@ def main_values_of(
 def on_swept_columns(
     key: str, runs: Sequence[Measured], column_of: dict[int, Column],
 ) -> list[Measured]:
-    """The runs from a prompt and on images that have several values of one method."""
+    """The runs from a prompt and on images that have several values of one method.
+
+    Args:
+        key: Of a swept setting.
+        runs: Those of a backbone.
+        column_of: The set of images of each run, by the id() of the run.
+    """
     values: dict[Place, set[str]] = {}
     for measured in runs:
         values.setdefault(place_of(measured, column_of), set()).add(given_value(key, measured))

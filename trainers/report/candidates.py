@@ -51,7 +51,13 @@ def refers_to(name: str, key: str) -> bool:
 
 
 def check_choice(names: Sequence[str], swept: Iterable[str], criterion: str) -> None:
-    """Refuses settings that are not swept, and criteria that rank nothing."""
+    """Refuses settings that are not swept, and criteria that rank nothing.
+
+    Args:
+        names: Settings whose value is chosen, by key or the last part of it.
+        swept: Keys of the settings that the runs sweep.
+        criterion: Name of the metric that is compared.
+    """
     keys = sorted(set(swept))
     short = sorted({key.rpartition(".")[2] for key in keys})
     for name in names:
@@ -178,6 +184,11 @@ def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
     """Whether two runs of one row may be candidates for the value of a setting.
 
     A value may make other settings effective, which only one of the two then has.
+
+    Args:
+        first: The record of one run.
+        second: The record of the other.
+        key: Of the setting.
     """
     difference = first.difference(second, "choice", without=key)
     return all(None in values for values in difference.values())

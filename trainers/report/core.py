@@ -6,7 +6,7 @@ them is the layout.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from ...datasets.utils.progress import show_progress
 from ..registry import TRAINER_REGISTRY, method_info
 from .arrange import arrange, by_backbone
 from .choices import choice_tables
-from .differences import Differences
 from .figures.select import NamedFigure, report_figures
 from .figures.style import stamped
 from .grid import Grid, Row, grid_of
 from .grid_notes import failure_notes, grid_notes
-from .layout import Layout, TableSpec
+from .layout import Differences, Layout, TableSpec
+from .layout_figures import layout_figures
 from .load import FinishedRun, find_runs
 from .marks import baseline_of, is_named
 from .measure import Measured, MeasureOptions, MeasuringCache, measure_run
@@ -80,17 +80,15 @@ class Additions:
     Attributes:
         notes: To show before all others.
         figures: To show before all others.
-        draw: Makes further figures of the measured runs.
-        tables: Makes further tables of the measured runs, shown first.
-        judge: Replaces the verdict.
+        tables: To show before all others.
+        verdict: Replaces those of the tests.
         thumbnails: Where images of mistakes are looked for; None shows none.
     """
 
     notes: Sequence[str] = ()
     figures: Sequence[NamedFigure] = ()
-    draw: Callable[[Sequence[Measured]], Iterator[NamedFigure]] | None = None
-    tables: Callable[[Sequence[Measured]], list[Table]] | None = None
-    judge: Callable[[Sequence[Measured]], list[Verdict]] | None = None
+    tables: Sequence[Table] = ()
+    verdict: Verdict | None = None
     thumbnails: Path | None = None
 
 
@@ -117,8 +115,7 @@ def report(
     check_names(grids, layout.differences)
     tests = make_tests(grids, layout)
     leading, others = make_tables(measured.test, grids, tests, layout)
-    if additions.tables:
-        leading = [*additions.tables(measured.test), *leading]
+    leading = [*additions.tables, *leading]
     if layout.choose:
         leading += choice_tables(
             measured.test, measured.validation, layout.choose, layout.choose_by
@@ -127,8 +124,8 @@ def report(
     tables = [finished_table(table, layout) for table in tables]
     write_tables(out, tables)
     figures, figure_notes = write_figures(out, all_figures(measured.test, grids, layout, additions))
-    if additions.judge:
-        verdicts = additions.judge(measured.test)
+    if additions.verdict is not None:
+        verdicts = [additions.verdict]
     else:
         verdicts = [test.verdict for test in tests if test.verdict is not None]
     notes = [*additions.notes, *measured.notes, *figure_notes]
@@ -341,7 +338,13 @@ def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
 
 
 def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, Row]:
-    """The row that each row is tested against, of those that may be tested."""
+    """The row that each row is tested against, of those that may be tested.
+
+    Args:
+        grid: The runs of a backbone.
+        rows: Those of the grid that are compared.
+        layout: Names the baseline.
+    """
     options = Differences(layout.baseline, is_default=layout.differences.is_default)
     baselines = {}
     for row in rows:
@@ -354,7 +357,14 @@ def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, R
 def make_tables(
     measured: Sequence[Measured], grids: Sequence[Grid], tests: Sequence[GridTests], layout: Layout,
 ) -> tuple[list[Table], list[Table]]:
-    """The tables that stand before the figures, and those after them."""
+    """The tables that stand before the figures, and those after them.
+
+    Args:
+        measured: The test runs.
+        grids: The same, arranged.
+        tests: Of each grid that is tested.
+        layout: Which tables are made.
+    """
     if layout.tables:
         leading = []
         for spec in layout.tables:
@@ -448,16 +458,22 @@ def finished_table(table: Table, layout: Layout) -> Table:
 def all_figures(
     measured: Sequence[Measured], grids: Sequence[Grid], layout: Layout, additions: Additions,
 ) -> Iterator[NamedFigure]:
-    """The figures of a report, each drawn when it is asked for."""
+    """The figures of a report, each drawn when it is asked for.
+
+    Args:
+        measured: The test runs.
+        grids: The same, arranged for tables.
+        layout: Which figures are drawn.
+        additions: What a command adds.
+    """
     yield from additions.figures
     if not layout.with_figures:
         return
     if layout.tables:
-        if additions.draw is not None:
-            for figure in additions.draw(measured):
-                yield stamped_figure(figure, layout)
-        return
-    yield from report_figures(grids)
+        for figure in layout_figures(measured, layout):
+            yield stamped_figure(figure, layout)
+    else:
+        yield from report_figures(grids)
 
 
 def stamped_figure(figure: NamedFigure, layout: Layout) -> NamedFigure:

@@ -48,6 +48,11 @@ def summarise(grid: Grid, against_baseline: Sequence[Pair]) -> list[Summary]:
 
 def overview(grid: Grid, against_baseline: Sequence[Pair], baseline: str) -> NamedFigure:
     """Above, a reliability diagram per method; below, confidence next to accuracy, and RMS errors.
+
+    Args:
+        grid: The runs of the demo.
+        against_baseline: The tests of each method against the baseline.
+        baseline: Label of the baseline.
     """
     summaries = summarise(grid, against_baseline)
     labels = [method_info(summary.diagram.method).label for summary in summaries]
@@ -84,7 +89,13 @@ def overview(grid: Grid, against_baseline: Sequence[Pair], baseline: str) -> Nam
 
 
 def draw_over_confidence(axes: Axes, shown: Diagram, row: int) -> None:
-    """A line from accuracy to mean confidence: its length to the right is over-confidence."""
+    """A line from accuracy to mean confidence: its length to the right is over-confidence.
+
+    Args:
+        axes: Where it is drawn.
+        shown: Accuracy and confidence of a method.
+        row: Its vertical position.
+    """
     accuracy = 100 * shown.accuracy
     confidence = 100 * shown.confidence
     colour = method_info(shown.method).colour
@@ -98,6 +109,11 @@ def draw_over_confidence(axes: Axes, shown: Diagram, row: int) -> None:
 
 def draw_error(axes: Axes, summary: Summary, row: int) -> None:
     """The debiased RMS error with its interval; filled if calibration differs from the baseline's.
+
+    Args:
+        axes: Where it is drawn.
+        summary: Of a method.
+        row: Its vertical position.
     """
     colour = method_info(summary.diagram.method).colour
     value = 100 * float(summary.error.value)

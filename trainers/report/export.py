@@ -110,7 +110,13 @@ def folder_of(run: FinishedRun) -> Path:
 
 
 def export_run(run: FinishedRun, folder: Path, with_logits: bool) -> None:
-    """Writes a copy of a run."""
+    """Writes a copy of a run.
+
+    Args:
+        run: A finished run.
+        folder: Where the copy is written.
+        with_logits: Whether it has the logits, or only top classes and their confidence.
+    """
     if (folder / "results.json").exists():
         raise ConfigError(f"{folder} holds a run already: choose another --out")
     record = run.record.to_json()

@@ -287,7 +287,13 @@ class Grid:
         return True
 
     def mean(self, row: Row, columns: Sequence[Column], metric: str) -> float:
-        """In fractions: over seeds, then over columns."""
+        """In fractions: over seeds, then over columns.
+
+        Args:
+            row: The row.
+            columns: Data sets on which it has runs.
+            metric: By name.
+        """
         values = [mean_over_seeds(self.cells[row, column], metric) for column in columns]
         return float(np.mean(values))
 
@@ -466,7 +472,13 @@ def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[st
 
 
 def all_have_value(records: Sequence[RunRecord], key: str, value: Any) -> bool:
-    """Whether all runs were given the same value of a setting."""
+    """Whether all runs were given the same value of a setting.
+
+    Args:
+        records: Of the runs.
+        key: Of the setting.
+        value: Of the setting.
+    """
     for record in records:
         if key not in record.changed or record.changed[key][1] != value:
             return False
@@ -592,7 +604,15 @@ def layer_words(first: Layer, layer: Layer) -> str:
 def with_distinct_labels(
     rows: Sequence[Row], cells: Mapping[tuple[Row, Column], list[Measured]],
 ) -> tuple[list[Row], dict[tuple[Row, Column], list[Measured]]]:
-    """Rows of equal labels get what differs between their records as details."""
+    """Rows of equal labels get what differs between their records as details.
+
+    Args:
+        rows: All rows of a grid.
+        cells: The runs of each row and column.
+
+    Returns:
+        The rows and the cells, with the new rows in place of the old ones.
+    """
     by_label: dict[str, list[Row]] = {}
     for row in rows:
         by_label.setdefault(row.label, []).append(row)

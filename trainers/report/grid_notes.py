@@ -166,7 +166,16 @@ def zero_shot_notes(grid: Grid) -> list[str]:
 
 
 def differing_note(words: str, values: Mapping[str, Sequence[str]], end: str = ".") -> list[str]:
-    """A note if the values of the rows differ, as in `… (TPT, C-TPT: 0, 1; SoC: 0)`."""
+    """A note if the values of the rows differ, as in `… (TPT, C-TPT: 0, 1; SoC: 0)`.
+
+    Args:
+        words: How the note begins.
+        values: Of each row, by its label.
+        end: How the note ends.
+
+    Returns:
+        The note, or [].
+    """
     rows: dict[tuple[str, ...], list[str]] = {}
     for label, several in values.items():
         rows.setdefault(tuple(several), []).append(label)

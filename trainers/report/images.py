@@ -8,6 +8,7 @@ import numpy as np
 
 from ..functional.arrays import Array
 from .measure import Measured
+from .metrics import Top
 
 
 @dataclass(frozen=True)
@@ -15,13 +16,13 @@ class SharedImages:
     """The predictions of two methods on the images of one data set that all their runs have.
 
     Attributes:
-        first: Confidence and correctness of the first method, (N, S₁) each.
-        second: The same of the second method, (N, S₂) each.
+        first: The top classes of the first method, (N, S₁) each for S₁ seeds.
+        second: Those of the second method, (N, S₂) each.
         images: Identities, (N,).
     """
 
-    first: tuple[Array, Array]
-    second: tuple[Array, Array]
+    first: Top
+    second: Top
     images: Array
 
     @property
@@ -42,7 +43,7 @@ class ImageClusters:
     clusters: Array
 
     def of(self, images: Array) -> Array:
-        """The cluster of each of some of these images, (M,)."""
+        """The cluster of each image, (M,), from identities (M,) that are among `self.images`."""
         return self.clusters[np.searchsorted(self.images, images)]
 
 
@@ -57,25 +58,24 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
         None if the identity of images is not known or they share none.
     """
     runs = [*first, *second]
-    images = []  # identities of each run's images
+    images_of_runs = []
     for run in runs:
         if run.image is None:
             return None
-        images.append(run.image)
-    shared = images[0]
-    for other in images[1:]:
-        if other is not shared and not np.array_equal(other, shared):
-            shared = np.intersect1d(shared, other)
+        images_of_runs.append(run.image)
+    shared = images_of_runs[0]
+    for images in images_of_runs[1:]:
+        # Runs on the same images share the array: nothing to compare.
+        if images is not shared and not np.array_equal(images, shared):
+            shared = np.intersect1d(shared, images)
     if len(shared) == 0:
         return None
-    parts = []
-    for run, run_images in zip(runs, images, strict=True):
-        confidence = take_images(run.tuned.confidence, run_images, shared)
-        correct = take_images(run.tuned.correct, run_images, shared)
-        parts.append((confidence, correct))
-    first_parts = parts[:len(first)]
-    second_parts = parts[len(first):]
-    return SharedImages(stack_seeds(first_parts), stack_seeds(second_parts), shared)
+    tops = []
+    for run, images in zip(runs, images_of_runs, strict=True):
+        confidence = take_images(run.tuned.confidence, images, shared)
+        correct = take_images(run.tuned.correct, images, shared)
+        tops.append(Top(confidence, correct))
+    return SharedImages(stack_seeds(tops[:len(first)]), stack_seeds(tops[len(first):]), shared)
 
 
 def take_images(values: Array, images: Array, wanted: Array) -> Array:
@@ -96,11 +96,11 @@ def take_images(values: Array, images: Array, wanted: Array) -> Array:
     return values[order[positions]]
 
 
-def stack_seeds(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Confidence and correctness of several seeds, (N, S) each."""
-    confidence = np.stack([part[0] for part in parts], axis=1)
-    correct = np.stack([part[1] for part in parts], axis=1)
-    return confidence, correct
+def stack_seeds(tops: Sequence[Top]) -> Top:
+    """The top classes of S seeds, (N, S) each, from those of each seed, (N,) each."""
+    confidence = np.stack([top.confidence for top in tops], axis=1)
+    correct = np.stack([top.correct for top in tops], axis=1)
+    return Top(confidence, correct)
 
 
 def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
@@ -110,7 +110,7 @@ def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
     folder without. Images are in one cluster if a chain of equal images and equal groups connects
     them.
     """
-    # Runs on the same images share arrays
+    # By the identity of the arrays: runs on the same images share them.
     statements: dict[tuple[int, int], tuple[Array, Array]] = {}
     for run in runs:
         if run.image is not None and run.cluster is not None:
@@ -122,19 +122,21 @@ def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
     for image, cluster in statements.values():
         all_images.append(image)
         all_clusters.append(cluster)
+    # Statement i says that image images[image_of[i]] is in group groups[group_of[i]].
     images, image_of = np.unique(np.concatenate(all_images), return_inverse=True)
-    names, name_of = np.unique(np.concatenate(all_clusters), return_inverse=True)
+    groups, group_of = np.unique(np.concatenate(all_clusters), return_inverse=True)
 
-    number = np.arange(len(names))
+    # Connected images and groups get one number: the lowest of these groups.
+    number_of_group = np.arange(len(groups))
     while True:
-        # Each image takes the lowest number of its clusters, then each cluster that of its images.
-        of_image = np.full(len(images), len(names))
-        np.minimum.at(of_image, image_of, number[name_of])
-        lowest = number.copy()
-        np.minimum.at(lowest, name_of, of_image[image_of])
-        if np.array_equal(lowest, number):
-            return ImageClusters(images, of_image)
-        number = lowest
+        # Each image takes the lowest number of its groups, then each group that of its images.
+        number_of_image = np.full(len(images), len(groups))
+        np.minimum.at(number_of_image, image_of, number_of_group[group_of])
+        lowest = number_of_group.copy()
+        np.minimum.at(lowest, group_of, number_of_image[image_of])
+        if np.array_equal(lowest, number_of_group):
+            return ImageClusters(images, number_of_image)
+        number_of_group = lowest
 
 
 def have_same_images(first: Sequence[Measured], second: Sequence[Measured]) -> bool:

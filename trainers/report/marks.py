@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..functional import calibration as cal
-from ..functional.arrays import Array
 from ..registry import method_info, method_key, registered_name
-from .differences import Differences
 from .grid import Column, Grid, Row
 from .images import have_same_images, share_images
+from .layout import Differences
 from .measure import Measured
-from .metrics import METRICS, find_metric
+from .metrics import METRICS, Top, find_metric
 from .table_model import Entry, TableRow
 
 Entries = dict[Row, list[Entry | None]]
@@ -53,7 +52,12 @@ def compares_within_settings(rows: Sequence[Row]) -> bool:
 
 
 def mark_best(entries: Entries, metric: str) -> list[TableRow]:
-    """The rows of a block with the best of the tuned methods marked, column by column."""
+    """The rows of a block with the best of the tuned methods marked, column by column.
+
+    Args:
+        entries: Of each row, one for each column.
+        metric: By name, which says whether the highest or the lowest is best.
+    """
     higher = find_metric(metric).higher_is_better
     tuned = tuned_rows(list(entries))
     rows = []
@@ -114,6 +118,11 @@ def baseline_of(row: Row, rows: Sequence[Row], differences: Differences) -> Row 
     It starts from the same prompt. Where methods are compared within one setting, it has this
     setting, too. Of several the one with the same settings is taken, otherwise the one at its
     defaults.
+
+    Args:
+        row: The row.
+        rows: All rows of the table.
+        differences: Which rows state their difference from which other row.
     """
     candidates = []
     for other in comparable_rows(row, rows):
@@ -146,6 +155,14 @@ def comparable_rows(row: Row, rows: Sequence[Row]) -> list[Row]:
 
 def first_tuned(row: Row, rows: Sequence[Row], differences: Differences) -> Row | None:
     """In place of the default baseline, where it was not run: the first tuned row in paper order.
+
+    Args:
+        row: The row that is compared with it.
+        rows: All rows of the table.
+        differences: Which rows state their difference from which other row.
+
+    Returns:
+        None if the baseline was chosen or was run, or if the row is of that method itself.
     """
     if not differences.is_default or differences.only_newer or differences.ours:
         return None
@@ -234,9 +251,9 @@ def difference_on_shared_images(pairs: Sequence[CellPair], metric: str) -> float
     return METRICS[metric].scale * float(np.mean(differences))
 
 
-def seed_mean(samples: tuple[Array, Array], metric: str) -> float:
-    """The mean over seeds of a metric of (N, S) confidences and correctness."""
-    confidence, correct = samples
+def seed_mean(top: Top, metric: str) -> float:
+    """The mean over seeds of a metric of the top class, (N, S) each for S seeds."""
+    confidence, correct = top
     values = []
     for seed in range(confidence.shape[1]):
         values.append(TOP_METRICS[metric](confidence[:, seed], correct[:, seed]))

@@ -1,5 +1,4 @@
-"""Metrics, class statistics and mistakes of one run, from its predictions, without model or images.
-"""
+"""Metrics, class statistics and mistakes of one run, from its predictions alone."""
 from __future__ import annotations
 
 import hashlib
@@ -18,10 +17,18 @@ from ..functional.posthoc import cross_fit_temperature, fit_temperature, fixed_t
 from ..registry import method_info
 from ..runs.record import RunRecord
 from .load import FinishedRun
-from .metrics import METRICS, TEMPERATURE, Samples, Top, metrics_of_scaled, point, posthoc_metrics
+from .metrics import (
+    METRICS,
+    TEMPERATURE,
+    Samples,
+    Top,
+    metrics_of_scaled,
+    posthoc_metrics,
+    without_interval,
+)
 from .predictions import Predictions
 
-MISTAKES = 12  # kept per run
+MISTAKES_PER_RUN = 12  # that a page lists
 MOST_FAILURES = 0.01  # share of flagged or skipped images up to which a run is ranked
 FEW_CLUSTERS = 0.99  # clusters per image below which images count as grouped
 SET_KINDS = ("LAC",)  # conformal sets of a report; all kinds with `posthoc`
@@ -30,7 +37,16 @@ ALPHA = 0.1  # share of conformal sets that may miss the truth
 
 @dataclass(frozen=True)
 class ClassRow:
-    """Statistics of one class, in fractions."""
+    """Statistics of one class, in fractions.
+
+    Attributes:
+        name: Of the class.
+        n: Number of its images.
+        accuracy: Share of them that is right.
+        zero_shot_accuracy: The same before adaptation; NaN if it is not known.
+        confidence: Their mean confidence.
+        confused_with: The class that they are most often mistaken for; "" if all are right.
+    """
 
     name: str
     n: int
@@ -41,6 +57,7 @@ class ClassRow:
 
     @property
     def gap(self) -> float:
+        """Over-confidence: mean confidence minus accuracy."""
         return self.confidence - self.accuracy
 
 
@@ -115,6 +132,7 @@ class Measured:
     notes: tuple[str, ...] = ()
 
     def value(self, metric: str) -> float:
+        """A metric by its name, in fractions, without its interval."""
         return float(self.metrics[metric].value)
 
     @property
@@ -132,17 +150,34 @@ class Measured:
         return failures <= MOST_FAILURES
 
 
+@dataclass(frozen=True)
+class MeasuredLogits:
+    """What is measured of the logits of a run, before or after adaptation.
+
+    Attributes:
+        top: The top classes.
+        metrics: By name, in fractions.
+        sets: Evaluation of conformal sets by kind.
+    """
+
+    top: Top
+    metrics: dict[str, Interval]
+    sets: dict[str, Sets]
+
+
 @dataclass
 class MeasuringCache:
     """What many runs of a report share: zero-shot predictions and lists of images.
 
     All methods on the same images have the same zero-shot predictions, which are measured once.
     Equal arrays of identities are kept once.
+
+    Attributes:
+        zero_shot: By a hash of logits, labels and options.
+        arrays: By a hash of their content.
     """
 
-    zero_shot: dict[str, tuple[Top, dict[str, Interval], dict[str, Sets]]] = field(
-        default_factory=dict
-    )
+    zero_shot: dict[str, MeasuredLogits] = field(default_factory=dict)
     arrays: dict[bytes, Array] = field(default_factory=dict)
 
     def shared(self, array: Array | None) -> Array | None:
@@ -197,20 +232,20 @@ def measure_run(
     """
     cache = cache or MeasuringCache()
     clusters = grouped_clusters(data.cluster)
+    if not data.has_logits:  # scaling and sets need the other classes too
+        options = replace(options, posthoc=False, sets=False)
     held_out = None
     if validation is not None and not (data.has_logits and validation.has_logits):
         validation = None
     if validation is not None:
         held_out = LabelledLogits(validation.logits, validation.label)
-    metrics, top = measure_logits(data.logits, data, options, held_out, clusters)
-    if not data.has_logits:  # scaling and sets need the other classes too
-        options = replace(options, posthoc=False, sets=False)
-    sets = measure_sets(data.logits, data.label, options)
-    zero_shot_top, before, zero_shot_sets = measure_zero_shot(
-        data, options, validation, cache, clusters
-    )
+    tuned = measure_logits(data.logits, data, options, held_out, clusters)
+    zero_shot = measure_zero_shot(data, options, validation, cache, clusters)
+    metrics = tuned.metrics
+    zero_shot_metrics = dict(zero_shot.metrics)  # others share those of the cache
+    zero_shot_sets = zero_shot.sets
     if options.posthoc:
-        add_posthoc(run, data, options, metrics, before)
+        add_posthoc(run, data, options, metrics, zero_shot_metrics)
     add_costs(run, metrics)
 
     classes: list[ClassRow] = []
@@ -221,7 +256,7 @@ def measure_run(
     if not data.has_logits:  # nothing is known below the top class
         mistakes = [with_top_class_only(mistake) for mistake in mistakes]
     if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
-        before = {}
+        zero_shot_metrics = {}
         zero_shot_sets = {}
         metrics.pop("ece_sals", None)
         metrics.pop("ece_cor", None)
@@ -229,10 +264,19 @@ def measure_run(
         mistakes = [replace(mistake, before=()) for mistake in mistakes]
     ordered = {name: metrics[name] for name in METRICS if name in metrics}
     return Measured(
-        run=run, record=run.record, bins=options.bins, tuned=top, zero_shot=zero_shot_top,
-        metrics=ordered, zero_shot_metrics=before, sets=sets, zero_shot_sets=zero_shot_sets,
-        classes=classes, mistakes=mistakes,
-        image=cache.shared(data.image), cluster=cache.shared(data.cluster),
+        run=run,
+        record=run.record,
+        bins=options.bins,
+        tuned=tuned.top,
+        zero_shot=zero_shot.top,
+        metrics=ordered,
+        zero_shot_metrics=zero_shot_metrics,
+        sets=tuned.sets,
+        zero_shot_sets=zero_shot_sets,
+        classes=classes,
+        mistakes=mistakes,
+        image=cache.shared(data.image),
+        cluster=cache.shared(data.cluster),
         flagged=int(data.flagged.astype(bool).sum()),
         skipped=max(0, run.planned_images - len(data.label)),
         temperature_from=0 if validation is None else len(validation.label),
@@ -268,8 +312,8 @@ def grouped_clusters(cluster: Array | None) -> Array | None:
 def measure_zero_shot(
     data: Predictions, options: MeasureOptions, validation: Predictions | None,
     cache: MeasuringCache, clusters: Array | None,
-) -> tuple[Top, dict[str, Interval], dict[str, Sets]]:
-    """Top classes, metrics and conformal sets before adaptation, once for equal predictions.
+) -> MeasuredLogits:
+    """What is measured before adaptation, once for equal predictions.
 
     Args:
         data: The predictions of a run.
@@ -287,21 +331,19 @@ def measure_zero_shot(
         digest.update(validation.zero_shot_logits.tobytes())
     key = digest.hexdigest()
     if key not in cache.zero_shot:
-        metrics, top = measure_logits(data.zero_shot_logits, data, options, held_out, clusters)
-        sets = measure_sets(data.zero_shot_logits, data.label, options)
-        cache.zero_shot[key] = (top, metrics, sets)
-    top, metrics, sets = cache.zero_shot[key]
-    return top, dict(metrics), sets
+        cache.zero_shot[key] = measure_logits(
+            data.zero_shot_logits, data, options, held_out, clusters)
+    return cache.zero_shot[key]
 
 
 def measure_logits(
     logits: Array, data: Predictions, options: MeasureOptions,
     held_out: LabelledLogits | None, clusters: Array | None,
-) -> tuple[dict[str, Interval], Top]:
-    """The metrics of some logits (N, K) of a run, and their top classes.
+) -> MeasuredLogits:
+    """Top classes, metrics and conformal sets of a run's logits before or after adaptation.
 
     Args:
-        logits: Before or after adaptation.
+        logits: Those before or those after, (N, K).
         data: The predictions of the run.
         options: What to measure.
         held_out: Of validation images, for temperature scaling; None to cross-fit it.
@@ -313,14 +355,22 @@ def measure_logits(
         value = measure_metric(name, samples)
         if value is not None:
             metrics[name] = value
-    return metrics, samples.top
+    return MeasuredLogits(samples.top, metrics, measure_sets(logits, data.label, options))
 
 
 def make_samples(
     logits: Array, data: Predictions, bins: int, held_out: LabelledLogits | None = None,
     clusters: Array | None = None,
 ) -> Samples:
-    """What the metrics of some logits are computed from; see `measure_logits`."""
+    """What the metrics of some logits are computed from.
+
+    Args:
+        logits: Before or after adaptation, (N, K).
+        data: The predictions of the run.
+        bins: Of ECE and its like.
+        held_out: Of validation images, for temperature scaling; None to cross-fit it.
+        clusters: Groups of images that are not independent, (N,), or None.
+    """
     label = data.label
     with_temperature = None
     if held_out is not None:
@@ -343,17 +393,31 @@ def make_samples(
 
 
 def measure_metric(name: str, samples: Samples) -> Interval | None:
-    """One metric; a fault in a plugin's function is a DataError that names it."""
+    """One metric; None if the run lacks what it needs.
+
+    Args:
+        name: Of the metric.
+        samples: What it is computed from.
+
+    Raises:
+        DataError: A plugin's function failed.
+    """
     try:
         return METRICS[name].measure(samples)
-    except ValueError:
+    except ValueError:  # bad input, which the message explains
         raise
     except Exception as error:
         raise DataError(f"metric '{name}' failed: {type(error).__name__}: {error}") from error
 
 
 def measure_sets(logits: Array, label: Array, options: MeasureOptions) -> dict[str, Sets]:
-    """Conformal sets by kind."""
+    """Evaluation of conformal sets by kind; {} if they are not wanted, or for a single image.
+
+    Args:
+        logits: (N, K).
+        label: True class of each image, (N,).
+        options: What to measure.
+    """
     if not options.sets or len(label) < 2:
         return {}
     kinds = KINDS if options.posthoc else SET_KINDS
@@ -362,26 +426,34 @@ def measure_sets(logits: Array, label: Array, options: MeasureOptions) -> dict[s
 
 def add_posthoc(
     run: FinishedRun, data: Predictions, options: MeasureOptions, metrics: dict[str, Interval],
-    before: dict[str, Interval],
+    zero_shot_metrics: dict[str, Interval],
 ) -> None:
-    """Adds the metrics after scaling without labels, of a run and of its zero-shot part."""
+    """Adds the metrics after scaling without labels, of a run and of its zero-shot part.
+
+    Args:
+        run: The run, whose backbone has the fixed temperature.
+        data: Its predictions.
+        options: What to measure.
+        metrics: Of the run, changed in place.
+        zero_shot_metrics: Of its zero-shot part, changed in place.
+    """
     backbone = str(run.results.get("backbone"))
     temperature = fixed_temperature(backbone, str(run.results.get("architecture") or ""))
     adapts = method_info(run.trainer).tuned
     metrics |= posthoc_metrics(data, temperature, adapts, options.bins)
     logits = data.zero_shot_logits
     scaled = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / temperature}
-    before |= metrics_of_scaled(scaled, data.label, options.bins)
+    zero_shot_metrics |= metrics_of_scaled(scaled, data.label, options.bins)
 
 
 def add_costs(run: FinishedRun, metrics: dict[str, Interval]) -> None:
     """Adds the time per image that a run needed, and a GPU's memory."""
     seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
     if seconds is not None:
-        metrics["seconds"] = point(float(seconds))
+        metrics["seconds"] = without_interval(float(seconds))
     peak_bytes = run.results.get("peak_device_bytes")
     if peak_bytes is not None:
-        metrics["device_memory"] = point(float(peak_bytes) / 1e9)
+        metrics["device_memory"] = without_interval(float(peak_bytes) / 1e9)
 
 
 def measured_alike(runs: Sequence[Measured], metric: str) -> list[Measured]:
@@ -404,49 +476,77 @@ def mean_over_seeds(runs: Sequence[Measured], metric: str) -> float:
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
-    """A line for each class that occurs; the largest gap between confidence and accuracy first."""
+    """Statistics of each class that occurs; the highest over-confidence first.
+
+    Args:
+        data: The predictions of a run.
+        names: Of all classes.
+    """
     predicted = data.logits.argmax(axis=1)
-    before = data.zero_shot_logits.argmax(axis=1)
+    zero_shot_predicted = data.zero_shot_logits.argmax(axis=1)
     confidence = np.exp(log_softmax(data.logits).max(axis=1))
+    # For each class the number of its images, and sums over them, (K,)
     counts = np.bincount(data.label, minlength=len(names))
     right = np.bincount(data.label, predicted == data.label, minlength=len(names))
-    right_before = np.bincount(data.label, before == data.label, minlength=len(names))
-    sure = np.bincount(data.label, confidence, minlength=len(names))
+    zero_shot_right = np.bincount(
+        data.label, zero_shot_predicted == data.label, minlength=len(names))
+    total_confidence = np.bincount(data.label, confidence, minlength=len(names))
     confused = most_confused(predicted, data.label, len(names))
     rows = []
     for k, name in enumerate(names):
         if counts[k] == 0:
             continue
+        confused_with = ""
+        if k in confused:
+            confused_with = names[confused[k]]
         rows.append(ClassRow(
             name=name,
             n=int(counts[k]),
             accuracy=float(right[k] / counts[k]),
-            zero_shot_accuracy=float(right_before[k] / counts[k]),
-            confidence=float(sure[k] / counts[k]),
-            confused_with=names[confused[k]] if k in confused else "",
+            zero_shot_accuracy=float(zero_shot_right[k] / counts[k]),
+            confidence=float(total_confidence[k] / counts[k]),
+            confused_with=confused_with,
         ))
     return sorted(rows, key=lambda row: -row.gap)
 
 
 def most_confused(predicted: Array, label: Array, classes: int) -> dict[int, int]:
-    """For each class that has mistakes the class that it is most often mistaken for."""
+    """For each class that has mistakes the class that it is most often mistaken for.
+
+    Args:
+        predicted: Predicted class of each image, (N,).
+        label: True class of each image, (N,).
+        classes: Number of classes.
+    """
     wrong = predicted != label
     pairs, counts = np.unique(label[wrong] * classes + predicted[wrong], return_counts=True)
-    best: dict[int, tuple[int, int]] = {}
+    confused: dict[int, int] = {}
+    highest: dict[int, int] = {}  # count of the pair in `confused`
     for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        truth, mistaken = divmod(pair, classes)
-        if truth not in best or count > best[truth][0]:
-            best[truth] = (count, mistaken)
-    return {truth: mistaken for truth, (_, mistaken) in best.items()}
+        truth, mistaken_for = divmod(pair, classes)
+        if count > highest.get(truth, 0):
+            highest[truth] = count
+            confused[truth] = mistaken_for
+    return confused
 
 
-def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -> list[Mistake]:
-    """The wrong predictions of highest confidence; equal ones in the order of the split."""
+def worst_mistakes(
+    data: Predictions, names: list[str], count: int = MISTAKES_PER_RUN,
+) -> list[Mistake]:
+    """The wrong predictions of highest confidence; equal ones in the order of the split.
+
+    Args:
+        data: The predictions of a run.
+        names: Of all classes.
+        count: How many at most.
+    """
     log_p = log_softmax(data.logits)
     confidence = np.exp(log_p.max(axis=1))
     wrong = np.flatnonzero(log_p.argmax(axis=1) != data.label)
     chosen = wrong[np.lexsort((data.index[wrong], -confidence[wrong]))][:count]
-    before = top_three(log_softmax(data.zero_shot_logits[chosen]), names) if len(chosen) else []
+    if len(chosen) == 0:
+        return []
+    before = top_three(log_softmax(data.zero_shot_logits[chosen]), names)
     after = top_three(log_p[chosen], names)
     mistakes = []
     for number, position in enumerate(chosen.tolist()):
@@ -468,8 +568,14 @@ def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -
 
 
 def top_three(log_p: Array, names: list[str]) -> list[tuple[tuple[str, float], ...]]:
-    """The top three classes of each image with their probabilities, from (M, K)."""
+    """The names of the top three classes of each image with their probabilities.
+
+    Args:
+        log_p: Log-probabilities, (M, K).
+        names: Of all classes.
+    """
+    order = np.argsort(-log_p, axis=1, kind="stable")
     tops = []
-    for row, best in zip(log_p, np.argsort(-log_p, axis=1, kind="stable")[:, :3], strict=True):
-        tops.append(tuple((names[k], float(np.exp(row[k]))) for k in best))
+    for row, classes in zip(log_p, order[:, :3], strict=True):
+        tops.append(tuple((names[k], float(np.exp(row[k]))) for k in classes))
     return tops

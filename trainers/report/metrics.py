@@ -73,12 +73,14 @@ class Metric:
 
     Attributes:
         label: In tables.
-        of: Returns a function and its arrays, or None if the run lacks them; the function's value
-            is the metric. Metrics without `of` and `measured` are computed by `posthoc_metrics`.
+        of: Returns (function, *arguments), whose value `function(*arguments)` is the metric, or
+            None if the run lacks what it needs. Metrics without `of` and `measured` are computed by
+            `posthoc_metrics`, or read from results.json.
         percent: Whether it is a fraction that is shown in percent.
         higher_is_better: None if neither is.
         digits: After the point; 0 means 1 for percentages and 3 otherwise.
-        interval: Whether a mean of values per image has its t interval.
+        interval: Whether a metric whose `of` returns (np.mean, values per image) has the t
+            interval of a mean.
         measured: Returns the value with its interval by a closed formula, in place of `of`.
         clustered: Whether `measured` takes clusters of images into account. Where images are not
             independent, other metrics are shown without an interval.
@@ -108,6 +110,7 @@ class Metric:
 
     @property
     def decimals(self) -> int:
+        """How many digits tables show after the point."""
         if self.digits:
             return self.digits
         return 1 if self.percent else 3
@@ -128,39 +131,45 @@ class Metric:
         if self.measured is not None:
             value = self.measured(samples)
             if samples.clusters is not None and not self.clustered:
-                return point(float(value.value))
+                return without_interval(float(value.value))
             return value
         if self.of is None:
             return None
-        chosen = self.of(samples)
-        if chosen is None:
+        computation = self.of(samples)
+        if computation is None:
             return None
-        function, *arrays = chosen
+        function, *arguments = computation
         if self.interval and function is np.mean and samples.clusters is None:
-            return mean_interval(arrays[0], low=0.0, high=1.0 if self.percent else math.inf)
-        return point(float(function(*arrays)))
+            highest = 1.0 if self.percent else math.inf
+            return mean_interval(arguments[0], low=0.0, high=highest)
+        return without_interval(float(function(*arguments)))
 
 
-def point(value: float) -> Interval:
+def without_interval(value: float) -> Interval:
     """A value without an interval."""
     return Interval(value, math.nan, math.nan)
 
 
 def binned(function: Callable[..., float]) -> Callable[[Samples], Interval]:
-    """A metric of the top class in bins. Chance adds to the |gap| of each bin: no interval."""
+    """`Metric.measured` for a metric of the top class in bins.
+
+    It has no interval, because chance adds to the |gap| of each bin.
+    """
     def measure(samples: Samples) -> Interval:
-        return point(function(*samples.top, bins=samples.bins))
+        return without_interval(function(*samples.top, bins=samples.bins))
     return measure
 
 
-def with_temperature(samples: Samples) -> tuple | None:
+# `Metric.of` or `Metric.measured` of the metrics below.
+
+
+def ece_with_temperature(samples: Samples) -> tuple | None:
     if samples.with_temperature is None:
         return None
-    confidence, correct = samples.with_temperature
-    return cal.ece, confidence, correct, samples.bins
+    return cal.ece, *samples.with_temperature, samples.bins
 
 
-def with_sals(samples: Samples) -> tuple:
+def ece_with_sals(samples: Samples) -> tuple:
     return cal.ece, *samples.with_sals, samples.bins
 
 
@@ -242,8 +251,8 @@ METRICS: dict[str, Metric] = {
     "auroc": Metric("AUROC", measured=auroc, higher_is_better=True, of_top_class=True),
     "aurc": Metric("AURC", measured=aurc, of_top_class=True),
     "smooth_ece": Metric("Smooth ECE", smooth_ece, of_top_class=True),
-    "ece_sals": Metric("ECE + SaLS", with_sals),
-    TEMPERATURE: Metric("ECE + temperature†", with_temperature),
+    "ece_sals": Metric("ECE + SaLS", ece_with_sals),
+    TEMPERATURE: Metric("ECE + temperature†", ece_with_temperature),
     "ece_cots": Metric("ECE + CoTS"),
     "ece_ecots": Metric("ECE + E-CoTS"),
     "accuracy_ecots": Metric("Accuracy + E-CoTS", higher_is_better=True),
@@ -311,7 +320,9 @@ def posthoc_metrics(
         "ece_cor": replaced_confidence(data.logits, data.zero_shot_logits),
         "ece_fixed": data.logits / temperature,
     }
-    tau = data.cots_tau if adapts else np.ones(len(data.logits))
+    tau = data.cots_tau  # CoTS's temperature of each image, (N,)
+    if not adapts:
+        tau = np.ones(len(data.logits))
     if tau is not None:
         # Images that fell back to zero-shot are not rescaled.
         tau = np.where(data.flagged | ~np.isfinite(tau), 1, tau)
@@ -340,11 +351,17 @@ def ecots_logits(data: Predictions, tau: Array, strong_log_p: Array, text: Array
 
 
 def metrics_of_scaled(scaled: Mapping[str, Array], label: Array, bins: int) -> dict[str, Interval]:
-    """ECE of scaled logits, by the name of the metric."""
+    """ECE of scaled logits, by the name of the metric.
+
+    Args:
+        scaled: Logits (N, K) by the name of the metric.
+        label: True class of each image, (N,).
+        bins: Number of bins.
+    """
     metrics = {}
     for name, logits in scaled.items():
         confidence, correct = cal.top_class(logits, label)
-        metrics[name] = point(cal.ece(confidence, correct, bins))
+        metrics[name] = without_interval(cal.ece(confidence, correct, bins))
         if name == "ece_ecots":  # the only one that changes predicted classes
-            metrics["accuracy_ecots"] = point(cal.accuracy(confidence, correct))
+            metrics["accuracy_ecots"] = without_interval(cal.accuracy(confidence, correct))
     return metrics

@@ -131,7 +131,12 @@ def environment() -> Environment:
 def describe_runs(
     runs: Sequence[Measured], thumbnails: Thumbnails,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """What the page shows of each run, and the thumbnails by key, each once for all runs."""
+    """What the page shows of each run, and the thumbnails by key, each once for all runs.
+
+    Args:
+        runs: In the order of the page.
+        thumbnails: Where small pictures of the mistakes are from.
+    """
     keys: dict[str, str] = {}  # thumbnail -> key
     max_classes = max(MIN_CLASSES, MAX_CLASSES // max(len(runs), 1))
     described = []
@@ -153,7 +158,14 @@ def describe_runs(
 def describe_run(
     measured: Measured, anchor: str, mistakes: list[dict[str, Any]], max_classes: int,
 ) -> dict[str, Any]:
-    """One run for the template."""
+    """One run for the template.
+
+    Args:
+        measured: The run.
+        anchor: Of its part of the page.
+        mistakes: As the template shows them.
+        max_classes: How many classes are listed.
+    """
     run = measured.run
     record = measured.record
     method = method_name(record)
@@ -260,5 +272,12 @@ def reliability_diagram(measured: Measured) -> dict[str, Any]:
 
 
 def rectangle(x: float, top: float, width: float, height: float) -> str:
-    """A piece of an SVG path."""
+    """A piece of an SVG path.
+
+    Args:
+        x: Left side.
+        top: Upper side.
+        width: To the right.
+        height: Downwards.
+    """
     return f"M{x:.4g} {top:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z"

@@ -195,14 +195,14 @@ class PairTests:
         for shared in sets:
             first_parts.append(shared.first)
             second_parts.append(shared.second)
-            seeds += [shared.first[0].shape[1], shared.second[0].shape[1]]
+            seeds += [shared.first.confidence.shape[1], shared.second.confidence.shape[1]]
         clusters = self.clusters_of(sets)
         return Untested(
             first=first,
             second=second,
             comparison=compare_calibration(first_parts, second_parts, clusters, bins),
             over=(mean_over_confidence(first_parts), mean_over_confidence(second_parts)),
-            errors=(rms_error(first_parts, bins), rms_error(second_parts, bins)),
+            errors=(mean_rms_error(first_parts, bins), mean_rms_error(second_parts, bins)),
             seeds=min(seeds),
             is_common=is_common,
         )
@@ -273,11 +273,15 @@ def matched_seeds(
     """The runs of two cells with the same seeds; all runs if one has no seeds or they share none.
 
     Zero-shot predictions do not depend on the seed, unless each seed has a prompt of its own.
+
+    Args:
+        first: The runs of one cell, one per seed.
+        second: Those of the other cell.
     """
     seeds_of_first = {run.seed for run in first}
     seeds_of_second = {run.seed for run in second}
     shared = seeds_of_first & seeds_of_second
-    if not shared or has_one_prediction(first) or has_one_prediction(second):
+    if not shared or is_zero_shot_of_one_prompt(first) or is_zero_shot_of_one_prompt(second):
         return list(first), list(second)
     return with_seeds(first, shared), with_seeds(second, shared)
 
@@ -287,10 +291,12 @@ def with_seeds(cell: Sequence[Measured], seeds: set[int]) -> list[Measured]:
     return [run for run in cell if run.seed in seeds]
 
 
-def has_one_prediction(cell: Sequence[Measured]) -> bool:
+def is_zero_shot_of_one_prompt(cell: Sequence[Measured]) -> bool:
     """Whether a cell is zero-shot with one prompt for all seeds."""
-    hashes = {str(run.record.get("model.prompt.hash")) for run in cell}
-    return method_info(str(cell[0].record.method["trainer"])).zero_shot and len(hashes) == 1
+    if not method_info(str(cell[0].record.method["trainer"])).zero_shot:
+        return False
+    prompts = {str(run.record.get("model.prompt.hash")) for run in cell}
+    return len(prompts) == 1
 
 
 def mean_over_confidence(parts: Sequence[tuple[Array, Array]]) -> float:
@@ -301,7 +307,7 @@ def mean_over_confidence(parts: Sequence[tuple[Array, Array]]) -> float:
     return float(np.mean(values))
 
 
-def rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
+def mean_rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
     """√ of the mean over data sets and seeds of the debiased squared calibration error."""
     by_set = []
     for confidence, correct in parts:

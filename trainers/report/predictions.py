@@ -164,6 +164,11 @@ def add_logits(stored: dict[str, Array], results: Mapping[str, Any]) -> None:
 def logits_of_top_class(prediction: Array, confidence: Array, classes: int) -> Array:
     """Logits (N, K) whose softmax has `confidence` (N,) at the class `prediction` (N,).
 
+    Args:
+        prediction: Top class of each image, (N,).
+        confidence: Its probability, from 1 / K to 1, (N,).
+        classes: Number of classes K. The other classes share the rest equally.
+
     Raises:
         DataError: If a class is unknown, or a confidence is not that of a top class.
     """
@@ -203,7 +208,13 @@ def check_arrays(
     results: Mapping[str, Any],
     kinds: Mapping[str, ArrayKind] = ARRAYS,
 ) -> None:
-    """Refuses arrays that are missing, or whose type or shape does not fit the results."""
+    """Refuses arrays that are missing, or whose type or shape does not fit the results.
+
+    Args:
+        columns: The arrays of predictions.npz by name.
+        results: The content of results.json.
+        kinds: What each array must be.
+    """
     missing = [name for name, kind in kinds.items() if kind.required and name not in columns]
     if missing:
         raise DataError(f"{FILE_NAME} has no {' and '.join(missing)}; run the evaluation again")

@@ -152,6 +152,11 @@ def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell |
 
     The run must be on all published images of the data set, with OpenAI's weights, and with no
     other settings than those that the source varies: the number of steps, and SaLS.
+
+    Args:
+        metric: By name; with SaLS those that end in `_sals`.
+        record: Of the run.
+        source: Whose tables.
     """
     if not is_published_data(record) or set(record.changed) - {"TTA.STEPS"}:
         return None

@@ -36,7 +36,7 @@ def add_published_rows(
         options: Whose numbers.
 
     Returns:
-        All rows, and where the published ones are printed.
+        All rows, and where the published ones are printed, such as "Author et al. (year), Table 3".
     """
     lines: list[TableRow] = []
     sources: list[str] = []
@@ -55,7 +55,16 @@ def add_published_rows(
 
 
 def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.Cell | None:
-    """The published cell that stands beside all runs of a cell."""
+    """The published cell that stands beside a cell of ours.
+
+    Args:
+        metric: By name.
+        runs: Of our cell, such as several seeds.
+        source: Whose tables.
+
+    Returns:
+        None if nothing is published for one of the runs, or if there are no runs.
+    """
     cell = None
     for measured in runs:
         cell = paper.find_for_record(metric, measured.record, source)
@@ -67,7 +76,13 @@ def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.
 def published_average(
     cells: Sequence[paper.Cell | None], columns: Sequence[Column], source: str,
 ) -> paper.Cell | None:
-    """The source's average, if it is over exactly these data sets."""
+    """The source's average, if it is over exactly these data sets.
+
+    Args:
+        cells: The published cell of each column, in a row.
+        columns: Of the table.
+        source: Whose tables.
+    """
     first = cells[0]
     if first is None or None in cells:
         return None
@@ -81,7 +96,16 @@ def published_average(
 def published_lines(
     line: TableRow, cells: Sequence[paper.Cell | None], with_differences: bool,
 ) -> list[TableRow]:
-    """The published row below a row, named by its source, and the differences from it."""
+    """The published row below a row, named by its source, and the differences from it.
+
+    Args:
+        line: Our row.
+        cells: The published cell of each column; None where there is none.
+        with_differences: Whether a row "ours − published" is added.
+
+    Returns:
+        Up to two rows; [] if nothing is published.
+    """
     entries: list[Entry | None] = []
     sources: list[str] = []
     cite = ""
@@ -110,7 +134,7 @@ def difference(ours: Entry | None, theirs: Entry | None) -> Entry | None:
     if ours is None or theirs is None:
         return None
     decimals = min(ours.decimals, theirs.decimals)
-    value = round(round(ours.value, decimals) - theirs.value, decimals) + 0.0
+    value = round(round(ours.value, decimals) - theirs.value, decimals) + 0.0  # no -0.0
     return Entry(value, decimals, signed=True)
 
 

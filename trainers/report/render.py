@@ -194,7 +194,13 @@ def to_csv(tables: Iterable[Table]) -> str:
 
 
 def csv_line(names: Sequence[str], row: TableRow, entry: Entry) -> list[object]:
-    """A line of the CSV; None becomes an empty cell."""
+    """A line of the CSV; None becomes an empty cell.
+
+    Args:
+        names: Of the table, block, row and column.
+        row: The row.
+        entry: Its cell.
+    """
     value: object = entry.value
     if entry.words:
         value = no_formula(entry.words)

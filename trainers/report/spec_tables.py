@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .arrange import by_backbone
-from .differences import Differences
 from .grid import Grid, grid_of
 from .grid_notes import grid_notes
-from .layout import TableSpec
+from .layout import Differences, TableSpec
 from .measure import Measured
 from .published_rows import PublishedOptions
 from .special_tables import prompts_table, similarity_table, threshold_table
@@ -53,7 +52,17 @@ def spec_tables(
 def grid_table(
     grid: Grid, spec: TableSpec, published: PublishedOptions, differences: Differences,
 ) -> Table | None:
-    """One table of a specification."""
+    """One table of a specification.
+
+    Args:
+        grid: The runs of a backbone.
+        spec: What the columns, rows and metrics are.
+        published: Which published rows are added.
+        differences: Which rows state their difference from which other row.
+
+    Returns:
+        None if the runs lack what the table shows.
+    """
     title = f"{spec.title}, {grid.heading}"
     if spec.columns in SPECIAL:
         table = SPECIAL[spec.columns](grid, spec.name, title)
@@ -78,7 +87,14 @@ def corruption_tables(
     measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
     differences: Differences,
 ) -> list[Table]:
-    """For each data set the methods by corruptions, at the highest severity."""
+    """For each data set the methods by corruptions, at the highest severity.
+
+    Args:
+        measured: Runs on corrupted images.
+        spec: What the rows and metrics are.
+        published: Which published rows are added.
+        differences: Which rows state their difference from which other row.
+    """
     tables = []
     for name, runs in by_dataset(measured).items():
         worst = max(int(run.record.data["severity"]) for run in runs)
@@ -118,7 +134,14 @@ def tables_per_text(
     measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
     differences: Differences,
 ) -> list[Table]:
-    """A table for each choice of texts."""
+    """A table for each choice of texts.
+
+    Args:
+        measured: The test runs.
+        spec: What the columns, rows and metrics are.
+        published: Which published rows are added.
+        differences: Which rows state their difference from which other row.
+    """
     groups: dict[str, list[Measured]] = {}
     for run in measured:
         groups.setdefault(texts_label(run.record.changed), []).append(run)

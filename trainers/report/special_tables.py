@@ -12,8 +12,8 @@ from ...datasets.utils.cli import counted
 from ..functional.intervals import Interval
 from ..functional.selective import selective_accuracy
 from .entries import cell_entry, has_one_prediction, mean_entry
-from .figures.class_pairs import PairErrors
-from .figures.data import pair_errors_of, point
+from .figures.class_pairs import PairErrors, pair_errors_of
+from .figures.comparison import mean_point
 from .grid import Grid, Row
 from .grid_notes import failure_notes
 from .marks import Entries, mark_best
@@ -98,18 +98,18 @@ def single_run_table(
         rows = single_run_rows(grid.cells_on(column), present, kinds)
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
     facts = [counted(grid.bins, "bin"), *interval_facts(blocks)]
-    words = [*failure_notes(grid), fact_sentences(facts), *notes]
+    all_notes = [*failure_notes(grid), fact_sentences(facts), *notes]
     if TEMPERATURE in present:
-        words.append(temperature_note(grid))
+        all_notes.append(temperature_note(grid))
     if set(present) & set(OF_UNEQUAL_CLASSES):
-        words.append(UNEQUAL_NOTE)
+        all_notes.append(UNEQUAL_NOTE)
     if has_groups(grid):
-        words.append(GROUPS_NOTE)
-    return Table(name, title, labels, blocks, words, facts)
+        all_notes.append(GROUPS_NOTE)
+    return Table(name, title, labels, blocks, all_notes, facts)
 
 
 def interval_facts(blocks: Sequence[RowBlock]) -> list[str]:
-    """What brackets and ± mean, of those that a cell has."""
+    """What brackets and ± mean, of those that the blocks have."""
     spreads = [entry.spread for entry in entries_of(blocks)]
     facts = []
     if any(spread.startswith("[") for spread in spreads):
@@ -182,7 +182,13 @@ def set_entries(cell: Sequence[Measured], kinds: Sequence[str]) -> list[Entry | 
 
 
 def interval_entry(intervals: Sequence[Interval], scale: int, decimals: int) -> Entry:
-    """The mean over seeds, or the value of one run with its interval."""
+    """The mean over seeds, or the value of one run with its interval.
+
+    Args:
+        intervals: One per seed.
+        scale: From the intervals' unit to the table's.
+        decimals: That the table shows.
+    """
     entry = mean_entry([scale * float(interval.value) for interval in intervals], decimals)
     low = scale * float(intervals[0].low)
     high = scale * float(intervals[0].high)
@@ -192,7 +198,13 @@ def interval_entry(intervals: Sequence[Interval], scale: int, decimals: int) -> 
 
 
 def decision_table(grid: Grid, name: str, title: str) -> Table | None:
-    """What a user who may decline to answer needs: selective accuracy, risk, conformal sets."""
+    """What a user who may decline to answer needs: selective accuracy, risk, conformal sets.
+
+    Args:
+        grid: The runs of a backbone.
+        name: Of the table.
+        title: Of the table.
+    """
     return single_run_table(
         grid, name, title, DECISIONS, [DECISION_NOTE, SETS_NOTE], with_sets=True
     )
@@ -217,7 +229,13 @@ def metric_tables(grid: Grid, name: str) -> list[Table]:
 
 
 def threshold_table(grid: Grid, name: str, title: str) -> Table:
-    """Accuracy of the predictions above a confidence, over all data sets, and the share kept."""
+    """Accuracy of the predictions above a confidence, over all data sets, and the share kept.
+
+    Args:
+        grid: The runs.
+        name: Of the table.
+        title: Of the table.
+    """
     columns = grid.common_columns()
     accuracy = RowBlock("Accuracy of those kept (%)", [])
     share_kept = RowBlock("Share kept (%)", [])
@@ -227,8 +245,11 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
         shares = []
         for threshold in THRESHOLDS:
             interval, share = pooled_selection(grid, row, threshold)
-            accuracies.append(Entry(100 * float(interval.value), low=100 * float(interval.low),
-                                    high=100 * float(interval.high)))
+            accuracies.append(Entry(
+                100 * float(interval.value),
+                low=100 * float(interval.low),
+                high=100 * float(interval.high),
+            ))
             shares.append(Entry(100 * share))
         accuracy.rows.append(TableRow(row.label, row.method, accuracies))
         share_kept.rows.append(TableRow(row.label, row.method, shares))
@@ -242,7 +263,16 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
 
 
 def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, float]:
-    """Accuracy above a confidence on all common columns together, and the share that is kept."""
+    """Accuracy above a confidence on all common columns together, of a row's first seed.
+
+    Args:
+        grid: The runs.
+        row: The method.
+        threshold: Predictions whose confidence exceeds it are kept.
+
+    Returns:
+        Accuracy of the predictions that are kept, and their share, as fractions.
+    """
     confidences = []
     corrects = []
     clusters = []
@@ -262,7 +292,16 @@ def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, 
 
 
 def similarity_table(grid: Grid, name: str, title: str) -> Table | None:
-    """Mean confidence of the mistakes, by the similarity of the predicted and the true class."""
+    """Mean confidence of the mistakes, by the similarity of the predicted and the true class.
+
+    Args:
+        grid: The runs.
+        name: Of the table.
+        title: Of the table.
+
+    Returns:
+        None if no run knows the similarity of its classes.
+    """
     blocks = []
     for column in grid.columns:
         rows = []
@@ -289,8 +328,11 @@ def mistakes_by_similarity(data: PairErrors) -> list[float]:
     """Mean confidence in percent of each third of the mistakes, and of all; NaN if there are none.
     """
     order = np.argsort(data.similarity, kind="stable")
-    # Thirds of the mistakes, not of the pairs of classes.
-    third = np.minimum(3 * (np.cumsum(data.count[order]) - 1) // max(data.count.sum(), 1), 2)
+    # Thirds of the mistakes, not of the pairs of classes: a pair belongs to the third of its last
+    # mistake.
+    last_mistake = np.cumsum(data.count[order]) - 1  # of each pair, counted from 0
+    total = max(data.count.sum(), 1)
+    third = np.minimum(3 * last_mistake // total, 2)
     values = []
     for part in (order[third == 0], order[third == 1], order[third == 2], order):
         if len(part):
@@ -301,7 +343,16 @@ def mistakes_by_similarity(data: PairErrors) -> list[float]:
 
 
 def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
-    """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest."""
+    """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest.
+
+    Args:
+        grid: The runs.
+        name: Of the table.
+        title: Of the table.
+
+    Returns:
+        None if no data set has a prompt with which all methods were run.
+    """
     methods: dict[str, str] = {}  # the method of each row without its prompt
     prompts: dict[str, None] = {}
     for row in grid.rows:
@@ -312,7 +363,7 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     for column in grid.columns:
         ece: dict[str, dict[str, float]] = {}  # by prompt and method
         for row, cell in grid.cells_on(column):
-            ece.setdefault(row.variant, {})[row.base] = point(cell).ece
+            ece.setdefault(row.variant, {})[row.base] = mean_point(cell).ece
         shared = [by_method for by_method in ece.values() if len(by_method) == len(methods)]
         if not shared:
             continue
@@ -324,7 +375,8 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
             for by_method in shared:
                 lowest = min(by_method.values())
                 is_alone = list(by_method.values()).count(lowest) == 1
-                wins += by_method[base] == lowest and is_alone
+                if by_method[base] == lowest and is_alone:
+                    wins += 1
             entries[base] += [Entry(float(np.mean(values))), Entry(max(values)), Entry(wins, 0)]
     if not labels:
         return None

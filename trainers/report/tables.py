@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...datasets.utils.cli import counted
-from .differences import FROM_BASELINE, Differences
 from .entries import average_entry, cell_entry
 from .grid import Column, Grid, Row
 from .grid_notes import seeds_words, stream_words
+from .layout import FROM_BASELINE, Differences
 from .marks import Entries, add_differences, compares_within_settings, mark_best, tuned_rows
 from .measure import Measured, mean_over_seeds, measured_alike
 from .metrics import POSTHOC, TEMPERATURE, find_metric
@@ -88,7 +88,13 @@ def results_table(
 
 
 def result_entries(grid: Grid, common: Sequence[Column], metric: str) -> Entries:
-    """A metric of every row on every column, and averaged over the common ones."""
+    """A metric of every row on every column, and averaged over the common ones.
+
+    Args:
+        grid: The runs.
+        common: The columns that are averaged; with one there is no average.
+        metric: By name.
+    """
     entries: Entries = {}
     for row in grid.rows:
         cells = [cell_entry(grid.cells.get((row, column), []), metric) for column in grid.columns]
@@ -99,13 +105,27 @@ def result_entries(grid: Grid, common: Sequence[Column], metric: str) -> Entries
 
 
 def row_average(grid: Grid, row: Row, columns: Sequence[Column], metric: str) -> Entry | None:
-    """The average of a row over some columns; None if it lacks one of them."""
+    """The average of a row over some columns; None if it lacks one of them.
+
+    Args:
+        grid: The runs.
+        row: The row.
+        columns: The data sets.
+        metric: By name.
+    """
     cells = [grid.cells.get((row, column), []) for column in columns]
     return average_entry(cells, metric)
 
 
 def metric_table(grid: Grid, name: str, title: str, metrics: Sequence[str]) -> Table:
-    """One line per method with every metric, the mean over the data sets that all methods have."""
+    """One line per method with every metric, the mean over the data sets that all methods have.
+
+    Args:
+        grid: The runs.
+        name: Of the table.
+        title: Of the table.
+        metrics: By name, the columns.
+    """
     metrics = without_absent_memory(grid, metrics)
     common = grid.common_columns()
     by_metric = []

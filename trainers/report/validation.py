@@ -62,7 +62,7 @@ class ValidationRuns:
     """The runs on validation images of a report, by the test runs that they belong to."""
 
     def __init__(self, test: Sequence[FinishedRun], validation: Sequence[FinishedRun]) -> None:
-        self.by_test: dict[int, list[FinishedRun]] = {}
+        self.by_test: dict[int, list[FinishedRun]] = {}  # by the id() of a test run
         self.notes: list[str] = []
         groups = group_records([*test, *validation], "validation", lambda run: run.record)
         is_validation = {id(run) for run in validation}
@@ -103,8 +103,10 @@ class ValidationRuns:
             )
 
     def of(self, test: FinishedRun) -> list[FinishedRun]:
-        """The validation runs of a test run, the largest first. Those under the same corruption
-        count, if there are any."""
+        """The validation runs of a test run, the largest first.
+
+        Those under the same corruption count, if there are any.
+        """
         return self.by_test.get(id(test), [])
 
     def held_out(self, test: FinishedRun, data: Predictions) -> HeldOut:
@@ -179,20 +181,14 @@ def without_test_images(
         where: Method and data set, for the note.
 
     Returns:
-        None in place of predictions if too many of the images are test images.
+        The predictions, None if too many of the images are test images, and the note, "" if
+        nothing was left out.
     """
     images = image_set(predictions)
     if images is None or test_images is None:
         return None, (f"{where}: the validation run is not used, because nothing says whether its "
                       "images are test images.")
     shared = images.is_in(test_images)
-    return usable_part(predictions, shared, where)
-
-
-def usable_part(
-    predictions: Predictions, shared: Array, where: str
-) -> tuple[Predictions | None, str]:
-    """The predictions on images that are not shared, or None if too many are; and a note."""
     count = int(shared.sum())
     total = len(shared)
     if count == 0:

@@ -45,7 +45,11 @@ TEXT_KEYS = (
 
 
 def varied_keys(columns: str) -> tuple[str, ...]:
-    """The settings and fields in which the runs of one row may differ."""
+    """The settings and fields in which the runs of one row may differ.
+
+    Args:
+        columns: What the columns are; see `TableSpec`.
+    """
     if columns == "backbone":
         return ()
     if columns == "prompt":
@@ -96,7 +100,13 @@ def shots_label(protocol: str, name: str) -> str:
 
 
 def texts_label(changed: Mapping[str, Any]) -> str:
-    """What a run's texts are; descriptions by that word: each data set has a file of its own."""
+    """What a run's texts are, in words.
+
+    Descriptions are called so without their file, of which each data set has its own.
+
+    Args:
+        changed: By key the default and the value of each changed setting, as in a record.
+    """
     words = []
     for key in TEXT_KEYS:
         if key in changed:
@@ -110,26 +120,35 @@ def texts_label(changed: Mapping[str, Any]) -> str:
 def value_tables(
     measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
 ) -> list[Table]:
-    """Averages over data sets, a column for each value, backbone, prompt or choice of texts."""
-    tables = by_backbone(measured)
+    """Averages over data sets, a column for each value, backbone, prompt or choice of texts.
+
+    Args:
+        measured: The test runs.
+        spec: What the columns, rows and metrics are.
+        published: Which published rows are added.
+
+    Returns:
+        A table for each backbone, or one table whose columns are the backbones.
+    """
+    backbones = by_backbone(measured)
     if spec.columns == "backbone":
-        return [value_table(measured, tables, spec, published, spec.title)]
-    of_backbones = []
-    for table in tables:
-        title = f"{spec.title}, {table.label}"
-        of_backbones.append(value_table(table.runs, [table], spec, published, title))
-    return of_backbones
+        return [value_table(measured, backbones, spec, published, spec.title)]
+    tables = []
+    for backbone in backbones:
+        title = f"{spec.title}, {backbone.label}"
+        tables.append(value_table(backbone.runs, [backbone], spec, published, title))
+    return tables
 
 
 def value_table(
-    runs: Sequence[Measured], tables: Sequence[BackboneRuns], spec: TableSpec,
+    runs: Sequence[Measured], backbones: Sequence[BackboneRuns], spec: TableSpec,
     published: PublishedOptions, title: str,
 ) -> Table:
     """One table of `value_tables`.
 
     Args:
         runs: The test runs of the table.
-        tables: The runs of each backbone, whose labels name the columns or the sources.
+        backbones: The runs of each backbone, whose labels name the columns or the sources.
         spec: What the columns, rows and metrics are.
         published: Which published rows are added.
         title: Of the table.
@@ -137,53 +156,64 @@ def value_table(
     tested = [run for run in runs if not method_info(run.run.trainer).trained]
     if spec.columns == "prompt":
         tested += zero_shot_parts(tested)
-    grid = ValueGrid(tested, tables, spec)
+    grid = ValueGrid(tested, backbones, spec)
     is_published = bool(published.source and spec.published)
     blocks = []
-    sources: list[str] = []
+    sources: list[str] = []  # where the published cells are printed
     for metric in spec.metrics:
-        entries: Entries = {}
-        for row in grid.rows:
-            cells_of_row = [grid.cells_of(row, value) for value in grid.values]
-            entries[row] = [average_entry(cells, metric) for cells in cells_of_row]
-        if spec.columns == "prompt":
-            add_prompt_differences(entries, grid, metric)
+        entries = result_entries(grid, metric)
         lines: list[TableRow] = []
         for row, line in zip(grid.rows, mark_best(entries, metric), strict=True):
             lines.append(line)
             if is_published:
                 cells = [grid.published_cell(row, value, metric) for value in grid.values]
-                for cell in cells:
-                    if cell is not None:
-                        sources.append(cell.source)
+                sources += [cell.source for cell in cells if cell is not None]
                 lines += published_lines(line, cells, published.differences)
         blocks.append(RowBlock(find_metric(metric).heading, lines))
     facts = grid.facts()
     if any(entry.difference is not None for entry in entries_of(blocks)):
         facts.append("in parentheses: difference from the untuned prompt")
-    facts += spread_facts(blocks, grid.flat_cells())
+    facts += spread_facts(blocks, grid.cells_without_value())
     notes = [fact_sentences(facts), *grid.make_notes()]
     if is_published:
-        backbones = ", ".join(table.label for table in tables)
-        notes.append(published_note(sources, published.source, backbones))
+        labels = ", ".join(backbone.label for backbone in backbones)
+        notes.append(published_note(sources, published.source, labels))
     title = ", ".join([title, *grid.shared.values()])
     columns = distinct(list(grid.values.values()))
     return Table(spec.name, title, columns, blocks, notes, facts)
 
 
+def result_entries(grid: ValueGrid, metric: str) -> Entries:
+    """The average of a metric over data sets, of each row and value."""
+    entries: Entries = {}
+    for row in grid.rows:
+        entries[row] = []
+        for value in grid.values:
+            entries[row].append(average_entry(grid.cells_of(row, value), metric))
+    if grid.spec.columns == "prompt":
+        add_prompt_differences(entries, grid, metric)
+    return entries
+
+
 def add_prompt_differences(entries: Entries, grid: ValueGrid, metric: str) -> None:
-    """Adds to the results from each learnt prompt the difference from this prompt untuned."""
-    for at, value in enumerate(grid.values):
+    """Adds to the results from each learnt prompt the difference from this prompt untuned.
+
+    Args:
+        entries: Of each row, one for each value, changed in place.
+        grid: The runs.
+        metric: By name.
+    """
+    for position, value in enumerate(grid.values):
         untuned = grid.untuned_row(value)
         if untuned is None:
             continue
-        base = entries[untuned][at]
+        base = entries[untuned][position]
         base_cells = grid.cells_of(untuned, value)
-        for row, cells in entries.items():
-            entry = cells[at]
+        for row, entries_of_row in entries.items():
+            entry = entries_of_row[position]
             if row is not untuned and entry is not None and base is not None:
                 pairs = list(zip(grid.cells_of(row, value), base_cells, strict=True))
-                cells[at] = with_difference(entry, base, pairs, metric)
+                entries_of_row[position] = with_difference(entry, base, pairs, metric)
 
 
 class ValueGrid:
@@ -201,8 +231,15 @@ class ValueGrid:
     """
 
     def __init__(
-        self, runs: Sequence[Measured], tables: Sequence[BackboneRuns], spec: TableSpec,
+        self, runs: Sequence[Measured], backbones: Sequence[BackboneRuns], spec: TableSpec,
     ) -> None:
+        """Arranges runs.
+
+        Args:
+            runs: The test runs of the table.
+            backbones: The same by backbone, whose labels may name columns.
+            spec: What the columns and rows are.
+        """
         self.spec = spec
         self.varied = varied_keys(spec.columns)
         self.values: dict[str, str] = {}
@@ -215,13 +252,13 @@ class ValueGrid:
         self.smaller: list[str] = []
         self.relabelled: list[str] = []
         columns, column_of = make_columns(runs)
-        self.arrange(runs, tables, column_of)
-        for (row, _), sets in self.cells.items():
-            for column in sets:
-                sets[column] = self.one_layer(row, column, sets[column])
+        self.arrange(runs, backbones, column_of)
+        for (row, _), runs_by_column in self.cells.items():
+            for column, cell in runs_by_column.items():
+                runs_by_column[column] = self.first_layer(row, column, cell)
         shared = []
         for column in columns:
-            if all(column in sets for sets in self.cells.values()):
+            if all(column in runs_by_column for runs_by_column in self.cells.values()):
                 shared.append(column)
             else:
                 self.left_out.append(column.label)
@@ -240,14 +277,20 @@ class ValueGrid:
     def arrange(
         self,
         runs: Sequence[Measured],
-        tables: Sequence[BackboneRuns],
+        backbones: Sequence[BackboneRuns],
         column_of: Mapping[int, Column],
     ) -> None:
-        """Puts each run into its row, value and data set."""
+        """Puts each run into its row, value and data set.
+
+        Args:
+            runs: The test runs of the table.
+            backbones: The same by backbone.
+            column_of: The data set of each run, by the id() of the run.
+        """
         backbone_of = {}
-        for table in tables:
-            for run in table.runs:
-                backbone_of[id(run.run)] = table.label
+        for backbone in backbones:
+            for run in backbone.runs:
+                backbone_of[id(run.run)] = backbone.label
         tuned = []
         untuned = []
         for run in runs:
@@ -264,11 +307,11 @@ class ValueGrid:
             row = make_row(group[0].record, self.spec.rows, unstated, group)
             self.rows.append(row)
             for run in group:
-                backbone = backbone_of[id(run.run)]
-                key, label = column_value(self.spec.columns, run, group, backbone)
+                backbone_label = backbone_of[id(run.run)]
+                key, label = column_value(self.spec.columns, run, group, backbone_label)
                 self.values.setdefault(key, label)
-                sets = self.cells.setdefault((row, key), {})
-                sets.setdefault(column_of[id(run)], []).append(run)
+                runs_by_column = self.cells.setdefault((row, key), {})
+                runs_by_column.setdefault(column_of[id(run)], []).append(run)
         self.rows.sort(key=row_order)
 
     def untuned_row(self, protocol: str) -> Row | None:
@@ -278,8 +321,14 @@ class ValueGrid:
                 return row
         return None
 
-    def one_layer(self, row: Row, column: Column, runs: Sequence[Measured]) -> list[Measured]:
-        """The runs of a cell that may be pooled as seeds; others are named and left out."""
+    def first_layer(self, row: Row, column: Column, runs: Sequence[Measured]) -> list[Measured]:
+        """The runs of a cell that may be pooled as seeds; others are named in `notes`.
+
+        Args:
+            row: Of the cell.
+            column: Its data set.
+            runs: Its runs.
+        """
         layers = layers_of_cell(runs, self.notes)
         for layer in layers[1:]:
             names = ", ".join(run.run.name for run in layer)
@@ -291,29 +340,34 @@ class ValueGrid:
 
     def cells_of(self, row: Row, value: str) -> list[list[Measured]]:
         """The runs of each common data set; empty if there are none."""
-        sets = self.cells.get((row, value))
-        if sets is None:
+        runs_by_column = self.cells.get((row, value))
+        if runs_by_column is None:
             return []
-        return [sets[column] for column in self.common]
+        return [runs_by_column[column] for column in self.common]
 
     def published_cell(self, row: Row, value: str, metric: str) -> paper.Cell | None:
         """The published average of a row under a column's label, if it is over the same data sets.
+
+        Args:
+            row: Whose method is looked up.
+            value: Key of `values`, whose label is the published column.
+            metric: By name.
         """
         records = []
         for cell in self.cells_of(row, value):
-            for run in cell:
-                records.append(run.record)
+            records += [run.record for run in cell]
         table = self.spec.published[0]
         if not records or not paper.is_published_set(table, records, self.varied):
             return None
         return paper.find(table, metric, row.method, self.values[value])
 
-    def flat_cells(self) -> dict[tuple[Row, Column], list[Measured]]:
-        flat = {}
-        for (row, _), sets in self.cells.items():
-            for column, cell in sets.items():
-                flat[row, column] = cell
-        return flat
+    def cells_without_value(self) -> dict[tuple[Row, Column], list[Measured]]:
+        """The runs of each row and data set, of the last value that has some."""
+        cells = {}
+        for (row, _), runs_by_column in self.cells.items():
+            for column, cell in runs_by_column.items():
+                cells[row, column] = cell
+        return cells
 
     def facts(self) -> list[str]:
         """What is averaged, for the caption."""
@@ -349,8 +403,8 @@ class ValueGrid:
     def failed_images(self) -> list[str]:
         """Which runs have images without a prediction of the method, in words."""
         failed = []
-        for (row, value), sets in self.cells.items():
-            for column, cell in sets.items():
+        for (row, value), runs_by_column in self.cells.items():
+            for column, cell in runs_by_column.items():
                 for run in cell:
                     if run.flagged or run.skipped:
                         failed.append(f"{row.label}, {self.values[value]}, {column.label}: "
@@ -370,10 +424,14 @@ def distinct(labels: Sequence[str]) -> list[str]:
 
 
 def texts_note(cells: Iterable[tuple[str, Sequence[Measured]]]) -> str:
-    """The seeds and the texts that rows have used, given their labels and runs."""
-    rows: dict[str, list[str]] = {}
+    """The seeds and the texts that rows have used.
+
+    Args:
+        cells: Label and runs of each cell; a row may have several.
+    """
     seeds: set[int] = set()
-    texts_of: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}  # by label
+    labels_with: dict[str, list[str]] = {}  # labels by their texts
     for label, runs in cells:
         for run in runs:
             seeds.add(run.seed)
@@ -381,11 +439,13 @@ def texts_note(cells: Iterable[tuple[str, Sequence[Measured]]]) -> str:
             if words not in texts_of.setdefault(label, []):
                 texts_of[label].append(words)
     for label, texts in texts_of.items():
-        rows.setdefault("; ".join(texts), []).append(label)
-    if len(rows) > 1:
-        parts = [f"{', '.join(labels)}: {texts}" for texts, labels in rows.items()]
-    else:
-        parts = list(rows)
+        labels_with.setdefault("; ".join(texts), []).append(label)
+    parts = []
+    for joined_texts, labels in labels_with.items():
+        if len(labels_with) > 1:
+            parts.append(f"{', '.join(labels)}: {joined_texts}")
+        else:  # all rows have the same texts
+            parts.append(joined_texts)
     words = " | ".join(parts)
     end = "" if words.endswith("”") else "."
     plural = "s" if len(seeds) > 1 else ""

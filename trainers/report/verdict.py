@@ -61,6 +61,11 @@ def judge(
     """Sorts the methods of a main table by ECE; the tests of `pairs` decide what is said of them.
 
     Rows with too many failed images are left out. None if the methods share no data set.
+
+    Args:
+        grid: The runs of a main table.
+        pairs: The tests of all pairs of tuned methods.
+        against_baseline: The tests of each method against the baseline.
     """
     columns = grid.common_columns()
     if not columns:
@@ -119,7 +124,13 @@ def unranked_sentence(lines: Sequence[Line]) -> str:
 
 
 def verdict_sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair]) -> str:
-    """Whether the method of lowest ECE is better calibrated than every other tuned one."""
+    """Whether the method of lowest ECE is better calibrated than every other tuned one.
+
+    Args:
+        lines: All methods, the lowest ECE first.
+        tuned: The tuned ones of them.
+        pairs: The tests of all pairs.
+    """
     best = tuned[0]
     others = tuned[1:]
     if not others:
@@ -145,6 +156,11 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
 
     ECE is for comparison with papers. The tests are of over-confidence and of the debiased squared
     error, to which chance adds nothing.
+
+    Args:
+        best: The method of lowest ECE.
+        others: The other tuned methods, by ECE.
+        pairs: The tests of all pairs.
     """
     lowest = f"{best.row.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
     tested = {}
@@ -269,7 +285,13 @@ def side(over_confidence: float) -> str:
 
 
 def over_words(value: float, other: float | None = None, unit: bool = True) -> str:
-    """Over-confidence in words; the side is left out if it is that of `other`."""
+    """Over-confidence in words; the side is left out if it is that of `other`.
+
+    Args:
+        value: Mean confidence − accuracy, a fraction.
+        other: That of the method named before; None if there is none.
+        unit: Whether "points" is written.
+    """
     number = f"{100 * abs(value):.1f}"
     if other is not None:
         if value * other > 0:

@@ -8,8 +8,7 @@ from ...config import CONFIGS
 from ...config.safe_yaml import read_yaml
 from ...report import published as paper
 from ...report.candidates import refers_to
-from ...report.differences import BASELINE, Differences
-from ...report.layout import Layout, TableSpec
+from ...report.layout import BASELINE, Differences, Layout, TableSpec
 from ..definition import Experiment
 from ..workspace import Workspace
 from . import layout_fields
@@ -24,6 +23,11 @@ def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
     """What is made of the runs of an experiment."""
     fields = layout_fields(experiment.layout)
     demo = is_demo(experiment, workspace)
+    title = experiment.title
+    stamp = ""
+    if demo:
+        title = f"Demo: {title}"
+        stamp = DEMO
     swept = first_swept_keys(experiment)
     tables = []
     names: list[str] = []
@@ -42,7 +46,7 @@ def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
     return Layout(
         tables=tables,
         figures=fields.get("figures") or (),
-        title=f"Demo: {experiment.title}" if demo else experiment.title,
+        title=title,
         rows=rows,
         verdict=bool(fields.get("verdict")),
         published=source,
@@ -53,7 +57,7 @@ def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
         choose_by=workspace.choose_by,
         with_runs=False,
         note=experiment.note,
-        stamp=DEMO if demo else "",
+        stamp=stamp,
         study=study_of(experiment),
     )
 
@@ -82,7 +86,13 @@ def first_swept_keys(experiment: Experiment) -> list[str]:
 
 
 def table_name(experiment: str, table: Mapping[str, Any], names: list[str]) -> str:
-    """The name of a table; a summary before tables of data sets is called so."""
+    """The name of a table; a summary before tables of data sets is called so.
+
+    Args:
+        experiment: Its name.
+        table: The table in the yaml file, by field.
+        names: Of the tables before it.
+    """
     if table["columns"] in ("metric", "texts", "prompts"):
         return f"{experiment}_summary"
     if experiment in names:

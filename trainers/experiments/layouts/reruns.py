@@ -149,7 +149,13 @@ def compare(
 def compare_count(
     measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
 ) -> Comparison:
-    """The number of right images."""
+    """The number of right images.
+
+    Args:
+        measured: Our run.
+        rerun: What the log says, from published_reruns.json.
+        common: The fields of the comparison that name run and log.
+    """
     right = int(measured.tuned.correct.sum())
     if rerun["trainer"] != ZERO_SHOT:
         limit = round(TUNED_SHARE * measured.n)
@@ -166,7 +172,13 @@ def compare_count(
 def compare_confidence(
     measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
 ) -> Comparison:
-    """Mean confidence, the sharpest single number."""
+    """Mean confidence, the sharpest single number.
+
+    Args:
+        measured: Our run.
+        rerun: What the log says, from published_reruns.json.
+        common: The fields of the comparison that name run and log.
+    """
     ours = float(measured.tuned.confidence.mean(dtype=np.float64))
     log = rerun["mean_confidence"]
     return Comparison(
@@ -177,7 +189,13 @@ def compare_confidence(
 def compare_bins(
     measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
 ) -> list[Comparison]:
-    """How the images are spread over bins of confidence."""
+    """How the images are spread over bins of confidence.
+
+    Args:
+        measured: Our run.
+        rerun: What the log says, from published_reruns.json.
+        common: The fields of the comparison that name run and log.
+    """
     ours = reliability(*measured.tuned, BINS).count
     log = np.array(rerun["bins"]["count"])
     share = float(np.abs(ours - log).sum() / 2 / measured.n)
@@ -195,7 +213,13 @@ def compare_bins(
 def compare_blocks(
     measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
 ) -> Comparison:
-    """Right images in each block of the test list, which has the order of classes."""
+    """Right images in each block of the test list, which has the order of classes.
+
+    Args:
+        measured: Our run.
+        rerun: What the log says, from published_reruns.json.
+        common: The fields of the comparison that name run and log.
+    """
     ends = rerun["running"]["seen"]
     starts = [0, *ends[:-1]]
     log = np.diff([0, *rerun["running"]["correct"]])
@@ -221,14 +245,29 @@ def compare_blocks(
 
 
 def classes_of_block(measured: Measured, start: int, end: int) -> str:
-    """The classes of some images of the test list."""
+    """The classes of some images of the test list.
+
+    Args:
+        measured: Our run.
+        start: The first image, counted from 0.
+        end: The image after the last one.
+
+    Returns:
+        Up to four names, in words.
+    """
     labels = measured.run.load_predictions().label[start:end]
     names = measured.run.classnames
     return listed([names[label] for label in dict.fromkeys(labels.tolist())], 4)
 
 
 def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -> Table:
-    """The comparisons as a table, a block for each data set and method."""
+    """The comparisons as a table, a block for each data set and method.
+
+    Args:
+        comparisons: Of all runs that have a log.
+        name: Of the table.
+        backbones: As tables name them.
+    """
     blocks: dict[str, RowBlock] = {}
     for comparison in comparisons:
         label = f"{comparison.dataset}, {comparison.method}"

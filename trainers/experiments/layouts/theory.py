@@ -90,6 +90,13 @@ def adaptation(
 
     Computed once: a file in `out` keeps it for later calls with the same settings, data and
         weights.
+
+    Args:
+        workspace: Where data is read.
+        method: Name of the trainer.
+        dataset: Name of the data set, or where it lies.
+        backbone: As MODEL.BACKBONE.NAME.
+        out: Folder of the file.
     """
     cfg = configure(workspace, method, dataset, backbone, 0)
     trainer = build_trainer(cfg)
@@ -149,7 +156,13 @@ def confidence_of(logits: Tensor) -> Array:
 
 
 def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Table:
-    """The similarities and the confidence before tuning and after it, by method."""
+    """The similarities and the confidence before tuning and after it, by method.
+
+    Args:
+        name: Of the table.
+        where: Data set and backbone, in words.
+        adapted: The prototypes by method.
+    """
     first = next(iter(adapted.values()))
     matrix = theory.similarity(first.before)
     mu = theory.coherence(matrix)
@@ -188,6 +201,12 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
     """The paper's step: the first-order change of the similarities next to the measured one.
 
     It goes along the printed gradient of the prototypes, and not of the prompt.
+
+    Args:
+        name: Of the table.
+        where: Data set and backbone, in words.
+        data: The prototypes of a method.
+        step: Length of the step along the gradient.
     """
     matrix = theory.similarity(data.before)
     delta = float(np.percentile(theory.pairs(matrix), 20))  # of cosines that are not normalised
@@ -227,5 +246,11 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
 
 
 def table_row(label: str, method: str, values: Sequence[tuple[float, int]]) -> TableRow:
-    """A row of values, each with its decimals."""
+    """A row of values, each with its decimals.
+
+    Args:
+        label: Of the row.
+        method: Its name, which gives the colour.
+        values: In the order of the columns, each with its number of decimals.
+    """
     return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])

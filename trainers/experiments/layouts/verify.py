@@ -277,33 +277,41 @@ class Verification:
             }
         cells = []
         for check, reasons in zip(self.checks, self.reasons, strict=True):
-            cells.append(
-                {
-                    **asdict(check),
-                    "ours": check.ours,
-                    "allowed": check.allowed,
-                    "verdict": check.verdict,
-                    "difference": check.difference if check.nearest else None,
-                    "nearest": check.nearest,
-                    "may_explain": reasons,
-                }
-            )
+            cells.append(check_record(check, reasons))
         computed_with = []
         for facts_text, number in machines.items():
             computed_with.append({"runs": number, **json.loads(facts_text)})
+        log_records = [log_record(comparison) for comparison in self.reruns]
+        backbones = [grid.backbone for grid in self.grids]
         return {
             "made_by": "tools/reproduce.py verify",
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "demo": self.finished.is_demo,
-            "backbone": [grid.backbone for grid in self.grids],
+            "backbone": backbones,
             "summary": self.summary(),
             "rule": rule(self.checks),
             "computed_with": computed_with,
             "seconds": seconds,
             "data": data,
             "cells": cells,
-            "logs": [log_record(comparison) for comparison in self.reruns],
+            "logs": log_records,
         }
+
+
+def check_record(check: Check, reasons: Sequence[str]) -> dict[str, Any]:
+    """A check, for verify.json; without a published figure it has no difference."""
+    difference = None
+    if check.nearest:
+        difference = check.difference
+    return {
+        **asdict(check),
+        "ours": check.ours,
+        "allowed": check.allowed,
+        "verdict": check.verdict,
+        "difference": difference,
+        "nearest": check.nearest,
+        "may_explain": reasons,
+    }
 
 
 def log_record(comparison: Comparison) -> dict[str, Any]:
@@ -318,6 +326,14 @@ def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check
     """A check for each metric and cell of a table.
 
     Rows of other settings have cells of their own.
+
+    Args:
+        grid: The runs of a backbone.
+        metrics: By name.
+        is_demo: Whether embedded data replaces the data sets.
+
+    Returns:
+        The checks, by data set in the order of the columns.
     """
     checks = []
     for metric in metrics:
@@ -385,6 +401,13 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
 
     Unlike in other tables, a run on fewer images is compared too: that it has fewer images is then
     given as the reason.
+
+    Args:
+        record: Of the run.
+        metric: By name.
+
+    Returns:
+        The figures in percent by source, and the reasons by source.
     """
     figures: dict[str, float] = {}
     doubtful: dict[str, str] = {}
@@ -485,7 +508,13 @@ def explain(check: Check, zero_shot: Check | None) -> list[str]:
 
 
 def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> TableRow:
-    """A check as a row of the table."""
+    """A check as a row of the table.
+
+    Args:
+        check: The check.
+        reasons: What may explain a difference, by name.
+        sources: The columns of published figures.
+    """
     ours = mean_entry(list(check.by_seed.values()), 2)
     if ours.std == 0 and method_info(check.trainer).zero_shot:  # it does not depend on the seed
         ours = replace(ours, std=None)

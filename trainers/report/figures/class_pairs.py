@@ -9,7 +9,10 @@ from matplotlib.figure import Figure
 
 from ...functional.arrays import Array, ArrayLike, check_scores, log_softmax
 from ...registry import Method, method_info
+from ..measure import Measured
 from .style import COLUMN, INK, new_figure, styled, wrapped
+
+MAX_CLASSES = 400  # with more, nothing can be seen in a figure of class pairs
 
 
 @dataclass(frozen=True)
@@ -17,17 +20,45 @@ class PairErrors:
     """Wrong predictions by class pair.
 
     Accuracy among them is 0, so a pair's ECE is its mean confidence.
+
+    Attributes:
+        predicted: The class that was predicted, (P,).
+        label: The true class, (P,).
+        count: Number of mistakes of the pair, (P,).
+        error: Their mean confidence, a fraction from 0 to 1, (P,).
+        similarity: Zero-shot cosine of the two classes' prompts, (P,).
     """
 
-    predicted: Array  # (P,)
-    label: Array  # (P,)
-    count: Array  # (P,)
-    error: Array  # (P,), fraction
-    similarity: Array  # (P,), zero-shot cosine of the two class prompts
+    predicted: Array
+    label: Array
+    count: Array
+    error: Array
+    similarity: Array
+
+
+def pair_errors_of(measured: Measured) -> PairErrors | None:
+    """Mistakes of a run by pair of classes; None if class features are unknown or classes too many.
+    """
+    if not 2 <= measured.run.results["classes"] <= MAX_CLASSES:
+        return None
+    predictions = measured.run.load_predictions()
+    if predictions.text is None:
+        return None
+    similarity = predictions.text @ predictions.text.T
+    logits = predictions.logits
+    if measured.from_tuned_run:
+        logits = predictions.zero_shot_logits
+    return pair_errors(logits, predictions.label, similarity)
 
 
 def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> PairErrors:
-    """The wrong predictions of a run, grouped by predicted class and label."""
+    """The wrong predictions of a run, grouped by predicted class and label.
+
+    Args:
+        logits: (N, K).
+        labels: True class of each image, (N,).
+        similarity: Cosine of the features of each two classes, (K, K).
+    """
     logits, labels = check_scores(logits, labels, "logits")
     similarity = np.asarray(similarity, dtype=np.float64)
     if similarity.shape != (logits.shape[1],) * 2:
@@ -37,17 +68,21 @@ def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> 
     predicted = logits.argmax(axis=1)
     confidence = np.exp(log_softmax(logits).max(axis=1))
     wrong = predicted != labels
+    # A pair of classes is coded as one number, so that `unique` groups the mistakes by it.
+    classes = logits.shape[1]
     codes, group, count = np.unique(
-        predicted[wrong] * logits.shape[1] + labels[wrong], return_inverse=True, return_counts=True,
+        predicted[wrong] * classes + labels[wrong], return_inverse=True, return_counts=True,
     )
-    i, j = np.divmod(codes, logits.shape[1])
+    pair_predicted, pair_label = np.divmod(codes, classes)
     error = np.bincount(group, weights=confidence[wrong], minlength=len(codes)) / count
-    return PairErrors(i, j, count, error, similarity[i, j])
+    pair_similarity = similarity[pair_predicted, pair_label]
+    return PairErrors(pair_predicted, pair_label, count, error, pair_similarity)
 
 
 def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> Figure:
-    """One panel per method: confidence of the wrong predictions by zero-shot similarity; circles by
-    their number.
+    """One panel per method: confidence of the wrong predictions by zero-shot similarity.
+
+    The area of a circle grows with the number of mistakes of its pair.
     """
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...registry import Method, method_info
+from ..measure import Measured, mean_over_seeds
 from .style import (
     COLUMN,
     FAINT,
@@ -32,7 +33,7 @@ HATCH = "//////"
 NEAR = 0.05  # of an axis of the plane: points that are closer share a label
 
 
-class Pair(NamedTuple):
+class BeforeAfter(NamedTuple):
     """A value without and with SaLS or a second step, in percent."""
 
     before: float
@@ -46,16 +47,26 @@ class Point(NamedTuple):
     ece: float
 
 
+def mean_point(cell: Sequence[Measured]) -> Point:
+    """Accuracy and ECE of a cell, means over its seeds."""
+    return Point(100 * mean_over_seeds(cell, "accuracy"), 100 * mean_over_seeds(cell, "ece"))
+
+
 def draw_pairs(
-    panels: Mapping[str, Mapping[str, Mapping[Method, Pair]]],
+    panels: Mapping[str, Mapping[str, Mapping[Method, BeforeAfter]]],
     before: str,
     after: str,
     numbers: bool = False,
 ) -> Figure:
-    """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for
-    `before`, light and hatched for `after`; with their `numbers` if asked for.
+    """A panel per metric, with two bars for each group and method.
+
+    Args:
+        panels: The values, `panels[metric][group][method]`.
+        before: What the plain bars are, in words.
+        after: What the light, hatched bars are, in words.
+        numbers: Whether the values are printed above the bars.
     """
-    groups_of_bars: list[Mapping[Method, Pair]] = []
+    groups_of_bars: list[Mapping[Method, BeforeAfter]] = []
     for groups in panels.values():
         groups_of_bars += groups.values()
     methods = methods_of(groups_of_bars)
@@ -65,7 +76,7 @@ def draw_pairs(
         figure = new_figure(min(PAGE, max(COLUMN, 0.8 + width_of_bar * bars)), 2.4)
         all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (metric, groups) in zip(all_axes, panels.items(), strict=True):
-            _pair_bars(axes, groups, methods, numbers)
+            draw_bars(axes, groups, methods, numbers)
             axes.set_ylabel(metric)
             values: list[float] = []
             for row in groups.values():
@@ -96,40 +107,51 @@ def draw_pairs(
         return figure
 
 
-def _pair_bars(
+def draw_bars(
     axes: Axes,
-    groups: Mapping[str, Mapping[Method, Pair]],
+    groups: Mapping[str, Mapping[Method, BeforeAfter]],
     methods: Sequence[Method],
     numbers: bool,
 ) -> None:
-    step = 0.8 / len(methods)
+    """One panel of `draw_pairs`.
+
+    Args:
+        axes: Where it is drawn.
+        groups: The values, `groups[group][method]`. Group i stands around x = i.
+        methods: In the order in which their bars stand.
+        numbers: Whether the values are printed above the bars.
+    """
+    step = 0.8 / len(methods)  # of a method's two bars
     bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
-    for m, method in enumerate(methods):
+    for number_of_method, method in enumerate(methods):
         colour = method_info(method).colour
-        for g, row in enumerate(groups.values()):
+        offset = (number_of_method - (len(methods) - 1) / 2) * step
+        for number_of_group, row in enumerate(groups.values()):
             if method not in row:
                 continue
-            centre, pair = g + (m - (len(methods) - 1) / 2) * step, row[method]
-            left, right = centre - step * 0.235, centre + step * 0.235
+            pair = row[method]
+            centre = number_of_group + offset
+            left = centre - step * 0.235
+            right = centre + step * 0.235
             axes.bar(left, pair.before, color=colour, **bar)
             axes.bar(right, pair.after, color=lighter(colour, 0.6), hatch=HATCH, **bar)
-            for x, value in ((left, pair.before), (right, pair.after)) if numbers else ():
-                axes.annotate(
-                    f"{value:.1f}",
-                    (x, value),
-                    (0, 1.5),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=6,
-                )
+            if numbers:
+                write_above(axes, left, pair.before)
+                write_above(axes, right, pair.after)
     labels = list(groups)
-    slant: dict[str, Any] = (
-        {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
-    )
+    slant: dict[str, Any] = {}
+    if len(labels) > 6:
+        slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     axes.set_xticks(np.arange(len(labels)), labels, **slant)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(labels) - 0.45)
     axes.grid(axis="y")
+
+
+def write_above(axes: Axes, x: float, value: float) -> None:
+    """Writes a value above its bar."""
+    axes.annotate(
+        f"{value:.1f}", (x, value), (0, 1.5), textcoords="offset points", ha="center", fontsize=6)
 
 
 def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figure:
@@ -178,7 +200,13 @@ def prompt_label(prompt: str) -> str:
 def draw_plane(
     title: str, sweeps: Mapping[Method, Mapping[float, Point]], references: Mapping[Method, Point],
 ) -> Figure:
-    """A path over λ for each swept method, single marks for the others; lower right is best."""
+    """A path over λ for each swept method, single marks for the others; lower right is best.
+
+    Args:
+        title: Of the figure.
+        sweeps: For each swept method its points by λ.
+        references: The point of each other method.
+    """
     with styled():
         figure = new_figure(COLUMN * 1.25, 3.1)
         axes = figure.subplots()
@@ -280,7 +308,12 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
 def merged_labels(
     sweep: Mapping[float, Point], axes: Axes
 ) -> list[tuple[str, tuple[float, float]]]:
-    """A label per λ with its accuracy and ECE; points that almost coincide share one."""
+    """A label per λ with its accuracy and ECE; points that almost coincide share one.
+
+    Args:
+        sweep: The points of a method by λ.
+        axes: Whose limits say what almost coincides, see `NEAR`.
+    """
     left, right = axes.get_xlim()
     low, high = axes.get_ylim()
     groups: list[tuple[list[float], Point]] = []

@@ -37,7 +37,8 @@ PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")
 THRESHOLDS = np.arange(0, 100, 5) / 100
 # Transparent grey, for light and dark themes.
 DENSITY = LinearSegmentedColormap.from_list("density", ["#80808000", "#808080FF"])
-OVER_HATCH, UNDER_HATCH = "/////", "\\" * 5
+OVER_HATCH = "/////"
+UNDER_HATCH = "\\" * 5
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,10 @@ def draw_bins(axes: Axes, data: Diagram) -> None:
     corner.
     """
     filled = data.table.count > 0
-    x, width = data.table.edges[:-1][filled], 1 / len(filled)
-    accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
+    x = data.table.edges[:-1][filled]
+    width = 1 / len(filled)
+    accuracy = data.table.accuracy[filled]
+    gap = data.table.gap[filled]
     face = lighter(method_info(data.method).colour, 0.25)
     axes.bar(x, accuracy, width=width, align="edge", color=face, edgecolor=ON_LIGHT, linewidth=0.3)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):

@@ -20,9 +20,16 @@ from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_ke
 from ..grid import Column, Grid, Row
 from ..measure import Measured
 from ..sentences import listed
-from .class_pairs import draw_pair_errors
-from .comparison import Pair, Point, draw_pairs, draw_plane, draw_prompts, draw_severities
-from .data import pair_errors_of, point
+from .class_pairs import draw_pair_errors, pair_errors_of
+from .comparison import (
+    BeforeAfter,
+    Point,
+    draw_pairs,
+    draw_plane,
+    draw_prompts,
+    draw_severities,
+    mean_point,
+)
 from .reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
 from .stream import Running, draw_stream, running
 from .style import lighter
@@ -62,6 +69,11 @@ def skip_on_error(
 
 def legend_style(grid: Grid, row: Row, label: str = "") -> MethodInfo:
     """How a figure shows a row: its label, and its method's colour, lighter for further settings.
+
+    Args:
+        grid: The runs.
+        row: The row.
+        label: In place of the row's own.
     """
     info = method_info(row.method)
     bases: list[str] = []  # labels of the method's rows
@@ -80,6 +92,14 @@ def captioned(
     all_seeds: bool = True,
 ) -> NamedFigure:
     """A figure whose caption ends with the test images, and says if it shows one of several seeds.
+
+    Args:
+        grid: The runs.
+        name: Of the file.
+        words: How the caption begins.
+        figure: The figure.
+        columns: Whose images it shows; () for all.
+        all_seeds: Whether it shows the mean of all seeds, or the first one.
     """
     caption = f"{words} {grid.images(columns)}"
     if not all_seeds and any(len(cell) > 1 for cell in grid.cells.values()):
@@ -118,7 +138,13 @@ def main_figures(grid: Grid, suffix: str) -> Iterator[NamedFigure]:
 
 
 def sweep_figures(main: Grid, sweeps: Sequence[Grid], suffix: str) -> Iterator[NamedFigure]:
-    """The figures of the swept settings of a backbone."""
+    """The figures of the swept settings of a backbone.
+
+    Args:
+        main: The runs with the main table's settings.
+        sweeps: For each swept setting the runs that differ in it.
+        suffix: Of the figures' names, which tells backbones apart.
+    """
     weights = []
     for grid in sweeps:
         key = grid.stated[0]
@@ -165,7 +191,13 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
 
 
 def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
-    """Selective accuracy of all methods that have these columns, the columns' images together."""
+    """Selective accuracy of all methods that have these columns, the columns' images together.
+
+    Args:
+        grid: The runs.
+        columns: The data sets.
+        name: Of the file.
+    """
     series = {}
     for row in grid.rows_on(columns):
         series[legend_style(grid, row)] = selective_on(grid, row, columns, THRESHOLDS)
@@ -180,7 +212,17 @@ def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedF
 def selective_on(
     grid: Grid, row: Row, columns: Sequence[Column], thresholds: ArrayLike,
 ) -> tuple[Array, Array]:
-    """Accuracy above each threshold and the share kept, of the images of these columns together."""
+    """Accuracy above each threshold and the share kept, of the images of these columns together.
+
+    Args:
+        grid: The runs.
+        row: The method, of which the first seed is taken.
+        columns: The data sets.
+        thresholds: Of confidence, (T,).
+
+    Returns:
+        Accuracy and share as fractions, (T,) each.
+    """
     confidences = []
     corrects = []
     for column in columns:
@@ -198,7 +240,7 @@ def sals_figures(grid: Grid, name: str) -> Iterator[NamedFigure]:
         yield captioned(grid, name, words, draw_pairs({"ECE (%)": groups}, "plain", "with SaLS"))
 
 
-def sals_groups(grid: Grid) -> dict[str, dict[MethodInfo, Pair]]:
+def sals_groups(grid: Grid) -> dict[str, dict[MethodInfo, BeforeAfter]]:
     """ECE of the tuned methods without and with SaLS by data set; the average last."""
     sets: dict[str, Sequence[Column]] = {}
     for column in grid.columns:
@@ -213,7 +255,7 @@ def sals_groups(grid: Grid) -> dict[str, dict[MethodInfo, Pair]]:
             if method_info(row.method).tuned and has_sals(grid, row):
                 before = 100 * grid.mean(row, columns, "ece")
                 after = 100 * grid.mean(row, columns, "ece_sals")
-                pairs[legend_style(grid, row)] = Pair(before, after)
+                pairs[legend_style(grid, row)] = BeforeAfter(before, after)
         if pairs:
             groups[label] = pairs
     return groups
@@ -236,10 +278,10 @@ def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
         yield captioned(grid, f"steps{suffix}", words, figure)
 
 
-def step_panels(grid: Grid) -> dict[str, dict[str, dict[MethodInfo, Pair]]]:
+def step_panels(grid: Grid) -> dict[str, dict[str, dict[MethodInfo, BeforeAfter]]]:
     """ECE and accuracy after one and two steps, averaged over data sets on which a method has both.
     """
-    panels: dict[str, dict[str, dict[MethodInfo, Pair]]] = {
+    panels: dict[str, dict[str, dict[MethodInfo, BeforeAfter]]] = {
         "ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
     by_base: dict[str, dict[object, Row]] = {}
     for row in grid.rows:
@@ -254,7 +296,7 @@ def step_panels(grid: Grid) -> dict[str, dict[str, dict[MethodInfo, Pair]]]:
         for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
             before = 100 * grid.mean(rows[1], both, metric)
             after = 100 * grid.mean(rows[2], both, metric)
-            panels[title][""][style] = Pair(before, after)
+            panels[title][""][style] = BeforeAfter(before, after)
     return panels if panels["ECE (%)"][""] else {}
 
 
@@ -262,7 +304,15 @@ def lambda_figure(
     grid: Grid, column: Column, sweeps: Mapping[MethodInfo, Mapping[float, Point]],
     others: Mapping[MethodInfo, Point], suffix: str = "",
 ) -> NamedFigure:
-    """The accuracy–ECE plane: swept methods as paths, the others as marks."""
+    """The accuracy–ECE plane: swept methods as paths, the others as marks.
+
+    Args:
+        grid: The runs, for labels.
+        column: The data set.
+        sweeps: For each swept method its points by λ.
+        others: The points of the other methods.
+        suffix: Of the figure's name.
+    """
     name = grid.column_label(column)
     words = f"Accuracy and ECE over λ, {name}, {grid.heading}; lower right is best."
     figure = draw_plane(name, sweeps, others)
@@ -276,19 +326,25 @@ def lambda_points(grid: Grid, column: Column) -> dict[MethodInfo, dict[float, Po
         weight = row.values.get(f"TRAINER.{branch_of(row.method)}.LAMBDA")
         if isinstance(weight, int | float):
             style = legend_style(grid, row, row.base)
-            sweeps.setdefault(style, {})[float(weight)] = point(cell)
+            sweeps.setdefault(style, {})[float(weight)] = mean_point(cell)
     return sweeps
 
 
 def other_points(
     grid: Grid, column: Column, sweeps: Mapping[MethodInfo, object],
 ) -> dict[MethodInfo, Point]:
-    """The rows of the methods that are not swept."""
+    """The rows of the methods that are not swept.
+
+    Args:
+        grid: The runs.
+        column: The data set.
+        sweeps: The methods that are swept.
+    """
     swept = {method.name for method in sweeps}
     points = {}
     for row, cell in grid.cells_on(column):
         if method_info(row.method).name not in swept:
-            points[legend_style(grid, row)] = point(cell)
+            points[legend_style(grid, row)] = mean_point(cell)
     return points
 
 
@@ -315,7 +371,7 @@ def prompt_errors(grid: Grid, column: Column) -> dict[str, dict[MethodInfo, floa
     errors: dict[str, dict[MethodInfo, float]] = {}
     for row, cell in grid.cells_on(column):
         prompt = str(row.values.get("PROMPT.CTX_INIT") or "")
-        errors.setdefault(prompt, {})[legend_style(grid, row, row.base)] = point(cell).ece
+        errors.setdefault(prompt, {})[legend_style(grid, row, row.base)] = mean_point(cell).ece
     return errors
 
 
@@ -324,6 +380,12 @@ def pair_figures(
 ) -> Iterator[NamedFigure]:
     """The mistakes of some methods, or of all, by pair of classes; none if nothing is known of
     them.
+
+    Args:
+        grid: The runs.
+        column: The data set.
+        methods: Their keys, such as `soc`; () for all.
+        suffix: Of the figure's name.
     """
     data = {}
     for row, cell in grid.cells_on(column):
@@ -381,7 +443,13 @@ def stream_position(measured: Measured) -> Array | None:
 
 
 def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
-    """Accuracy against ECE, both averaged over these columns."""
+    """Accuracy against ECE, both averaged over these columns.
+
+    Args:
+        grid: The runs.
+        columns: The data sets.
+        name: Of the file.
+    """
     points = {}
     for row in grid.rows_on(columns):
         accuracy = 100 * grid.mean(row, columns, "accuracy")
@@ -414,7 +482,7 @@ def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]
         severity = int(column.record.data["severity"])
         for row, cell in grid.cells_on(column):
             by_severity = curves.setdefault(corruption, {}).setdefault(legend_style(grid, row), {})
-            by_severity[severity] = point(cell)
+            by_severity[severity] = mean_point(cell)
     several = {}
     for corruption, methods in curves.items():
         if any(len(points) > 1 for points in methods.values()):

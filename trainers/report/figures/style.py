@@ -21,10 +21,16 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ....datasets.utils.files import write_bytes
 
-COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
+# Widths of a figure in inches, in a column and across the page
+COLUMN = 3.4
+PAGE = 7.0
 
-INK, GREY, FAINT, GRID = "#222222", "#666666", "#C9C9C9", "#E4E4E4"
-OVER, UNDER = "#B2182B", "#1B4F9C"  # over- and under-confidence
+INK = "#222222"
+GREY = "#666666"
+FAINT = "#C9C9C9"
+GRID = "#E4E4E4"
+OVER = "#B2182B"  # over-confidence
+UNDER = "#1B4F9C"  # under-confidence
 ON_LIGHT = "#010101"  # black on coloured areas, which look the same in every theme
 # Colours that follow the theme of a page. Colours of methods are the same in every theme.
 THEMED = {
@@ -123,7 +129,13 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def encode(figure: Figure, kind: str, dpi: int) -> bytes:
-    """A figure as a file of this kind. It holds no date: equal results give equal files."""
+    """A figure as a file of this kind. It holds no date: equal results give equal files.
+
+    Args:
+        figure: The figure.
+        kind: png, pdf or svg.
+        dpi: Dots per inch of a png.
+    """
     buffer = io.BytesIO()
     with styled():
         lay_out(figure)
