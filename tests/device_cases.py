@@ -1,5 +1,5 @@
-"""Without a GPU: every method on a second device, which refuses tensors that were left on the CPU, computes
-real numbers, and counts how often the host waits for it."""
+"""Without a GPU: every method on a second device, which refuses tensors that were left on the CPU,
+computes real numbers, and counts how often the host waits for it."""
 from __future__ import annotations
 
 import json
@@ -29,13 +29,18 @@ NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog", "a long n
          "a b c d"]
 VIEWS = 10
 FAST = ["TTA.VIEWS", VIEWS, "TTA.SELECT", 0.3, "TRAINER.FPP.STEPS", 2]
-SETTINGS_OF = {"CoOp": ["OPTIM.MAX_EPOCH", 3, "DATASET.NUM_SHOTS", 2, "DATALOADER.TRAIN_X.BATCH_SIZE", 4]}
+SETTINGS_OF = {
+    "CoOp": ["OPTIM.MAX_EPOCH", 3, "DATASET.NUM_SHOTS", 2, "DATALOADER.TRAIN_X.BATCH_SIZE", 4]
+}
 METHODS = [name for name in TRAINER_REGISTRY if not method_info(name).trained]
-# How often the host waits for the device per batch, where it is not once, to learn whether all logits
-# are finite. DPE's shapes depend on the classes met so far, and a branch on the prediction's entropy.
+# How often the host waits for the device per batch, where it is not once, to learn whether all
+# logits are finite. DPE's shapes depend on the classes met so far, and a branch on the entropy of
+# the prediction.
 READS_PER_BATCH = {"DPE": 3}
 
-pytestmark = pytest.mark.skipif(not far_device.available(), reason="this torch has no Python devices")
+pytestmark = pytest.mark.skipif(
+    not far_device.available(), reason="this torch has no Python devices"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,7 +51,9 @@ def second_device():
 @pytest.fixture(scope="module", params=[False, True], ids=["vit", "resnet"])
 def models(request) -> dict[str, CLIP]:
     """The same model on both devices."""
-    return {device: random_clip(resnet=request.param, layers=2).to(device) for device in ("cpu", "far")}
+    return {
+        device: random_clip(resnet=request.param, layers=2).to(device) for device in ("cpu", "far")
+    }
 
 
 def random_views(images: int) -> Tensor:
@@ -104,10 +111,13 @@ def test_a_whole_run_gives_the_cpus_predictions(trainer: str, clip_file: Path, t
     for device in ("cpu", "far"):
         folder = tmp_path / device
         done = run_tool(
-            "train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
+            "train.py", "--trainer", trainer,
+            "--dataset-config-file", "configs/datasets/image_folder.yaml",
             "--root", tmp_path / "data", "--backbone", clip_file, "--output-dir", folder,
-            "DEVICE", device, "MODEL.PREC", "fp32", "TEST.PART", 5, "CACHE.DIR", tmp_path / "cache",
-            "DATALOADER.NUM_WORKERS", 2, *SETTINGS_OF.get(trainer, FAST))
+            "DEVICE", device, "MODEL.PREC", "fp32", "TEST.PART", 5,
+            "CACHE.DIR", tmp_path / "cache", "DATALOADER.NUM_WORKERS", 2,
+            *SETTINGS_OF.get(trainer, FAST),
+        )
         assert done.returncode == 0, done.stderr
         results = json.loads((folder / "results.json").read_text())
         assert results["device"].startswith(device)
@@ -183,7 +193,9 @@ def test_the_doctor_measures_a_gpu_as_a_run_uses_it(monkeypatch):
 
     monkeypatch.setattr(doctor_checks, "encode_views", noted)
     Counts.clear()
-    checks, summary = doctor_checks.diagnose("small", None, None, "far", "1", 5, ["TTA.VIEWS", "10"])
+    checks, summary = doctor_checks.diagnose(
+        "small", None, None, "far", "1", 5, ["TTA.VIEWS", "10"]
+    )
     assert set(encoded) == {8 * 10} and Counts.waits >= 6
     assert "use a GPU" not in str(summary["verdict"]) + str(checks)
     assert {check.what: check.found for check in checks}["GPU"].startswith("CPU tensors")
@@ -198,13 +210,19 @@ def test_launches_per_image_are_at_their_goal():
 @pytest.mark.slow  # a CPU takes its time over half precision
 @pytest.mark.parametrize("name", ["TPT", "CTPT", "OTPT", "SoC"])
 def test_half_precision_turns_few_signs(name: str, clip_model):
-    """The first step of AdamW is nearly the learning rate times the gradient's sign: what autocast rounds matters where
-    it turns a sign. (Measured on `small` and 12 tiles: fp16 at most 0.05 % of the coordinates, bf16 at most 0.6 %.)"""
-    views = torch.nn.functional.normalize(torch.randn(6, 20, 48, generator=torch.Generator().manual_seed(0)), dim=-1)
+    """The first step of AdamW is nearly the learning rate times the gradient's sign: what autocast
+    rounds matters where it turns a sign. (Measured on `small` and 12 tiles: fp16 at most 0.05 % of
+    the coordinates, bf16 at most 0.6 %.)"""
+    views = torch.nn.functional.normalize(
+        torch.randn(6, 20, 48, generator=torch.Generator().manual_seed(0)), dim=-1
+    )
     signs = {}
     for precision in DTYPES:
         opts = ["MODEL.PREC", precision, "TTA.VIEWS", 20, "DEVICE", "cpu"]
         method = build_method(build_cfg(name, opts=opts), clip_model, NAMES)
         signs[precision] = (method.adapt(views).ctx - method.clip.context).sign()
-    turned = {precision: (sign != signs["fp32"]).float().mean().item() for precision, sign in signs.items()}
+    turned = {
+        precision: (sign != signs["fp32"]).float().mean().item()
+        for precision, sign in signs.items()
+    }
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06

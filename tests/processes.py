@@ -108,11 +108,14 @@ class Process:
             time.sleep(0.01)
 
 
-def run_script(words: list[str], env: dict[str, str], limit: int, out: Connection, err: Connection) -> None:
+def run_script(
+    words: list[str], env: dict[str, str], limit: int, out: Connection, err: Connection
+) -> None:
     """In the new process."""
     os.setsid()
     redirect_streams(out.fileno(), err.fileno())
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    # ignored where the tests run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     os.environ.clear()
     os.environ.update(env)
@@ -180,4 +183,6 @@ def forked(function: Callable[[], None]) -> subprocess.CompletedProcess:
         child.join()
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(function.__name__, child.exitcode, out.read(), err.read())
+        return subprocess.CompletedProcess(
+            function.__name__, child.exitcode, out.read(), err.read()
+        )

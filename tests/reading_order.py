@@ -24,7 +24,8 @@ INNER_LOOPS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 
 def files_in_reading_order(arguments: list[str]) -> list[tuple[str, str]]:
-    """File and name of each function of the project that a command calls, in order of first calls."""
+    """File and name of each function of the project that a command calls, in order of first
+    calls."""
     met: set[CodeType] = set()
     functions: list[tuple[str, str]] = []
     finished: list[bool] = []
@@ -67,10 +68,13 @@ def is_importing(frame: FrameType | None) -> bool:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        functions = files_in_reading_order([
-            "--trainer", "SoC", "--dataset-config-file", "landcover", "--output-dir", f"{folder}/run",
-            "TEST.LIMIT", "12", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "2",
-        ])
+        functions = files_in_reading_order(
+            [
+                "--trainer", "SoC", "--dataset-config-file", "landcover",
+                "--output-dir", f"{folder}/run", "TEST.LIMIT", "12", "TTA.VIEWS", "10",
+                "DATALOADER.NUM_WORKERS", "2",
+            ]
+        )
     changes = 0
     before = ""
     for file, name in functions:

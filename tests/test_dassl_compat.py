@@ -1,4 +1,5 @@
-"""What users of CoOp bring: yaml files, flags, names of trainers and data sets, seeds, log parsers."""
+"""What users of CoOp bring: yaml files, flags, names of trainers and data sets, seeds, log
+parsers."""
 from __future__ import annotations
 
 import json
@@ -139,7 +140,8 @@ def test_all_unknown_keys_are_named_at_once(tmp_path):
     assert str(error.value) == (
         f"unknown key 'TTA.STEPZ' in {file}. Did you mean 'TTA.STEPS'? unknown key 'FOO.BAR' in {file}. "
         f"unknown key 'DATASET.SHOTS' in {file}. Did you mean 'DATASET.NUM_SHOTS'? "
-        f"unknown key 'TTA.LR' in the command. Did you mean 'OPTIM.LR'?")
+        f"unknown key 'TTA.LR' in the command. Did you mean 'OPTIM.LR'?"
+    )
 
 
 @pytest.mark.parametrize("name", [
@@ -264,18 +266,22 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
 def test_coops_zero_shot_trainers_are_ours_with_templates(logged):
     cfg = build_cfg("ZeroshotCLIP")
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "coop")
-    assert logged.messages == ["TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"]
+    assert logged.messages == [
+        "TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"
+    ]
     cfg = build_cfg(opts=["TRAINER.NAME", "ZeroshotCLIP2"])
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "ensemble")
 
 
 def test_several_seeds_end_in_mean_and_deviation(tmp_path, image_folder, clip_file, coops, capsys):
-    main([
-        "--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", str(image_folder),
-        "--backbone", str(clip_file), "--config-file", coops, "--output-dir", str(tmp_path / "runs"),
-        "--seed", "1", "2", "--transforms", "random_flip", "normalize",
-        "TTA.VIEWS=12", "TTA.SELECT", "0.25",
-    ])
+    main(
+        [
+            "--trainer", "SoC", "--dataset-config-file", "image_folder",
+            "--root", str(image_folder), "--backbone", str(clip_file), "--config-file", coops,
+            "--output-dir", str(tmp_path / "runs"), "--seed", "1", "2",
+            "--transforms", "random_flip", "normalize", "TTA.VIEWS=12", "TTA.SELECT", "0.25",
+        ]
+    )
     out = capsys.readouterr().out
     errors = []
     for seed in (1, 2):

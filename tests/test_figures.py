@@ -131,7 +131,8 @@ def test_the_legend_of_pairs_is_not_cut_off(methods, groups):
 
 def test_a_sweep_is_a_path_in_order_of_lambda_and_near_points_share_a_label():
     sweep = {
-        30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05), 100.0: Point(72.6, 5.2),
+        30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05),
+        100.0: Point(72.6, 5.2),
     }
     others = {"TPT": Point(66, 9), "OTPT": Point(72.2, 5.25)}
     axes = draw_plane("", {"SoC": sweep}, others).axes[0]

@@ -1,4 +1,5 @@
-"""FPP: noise on the tokens, the prompt against a plain version, random streams, and the prompt file."""
+"""FPP: noise on the tokens, the prompt against a plain version, random streams, and the prompt
+file."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

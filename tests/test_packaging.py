@@ -174,7 +174,10 @@ def test_a_script_outside_of_the_environment_gets_one_line(tool):
     done = subprocess.run([sys.executable, "-S", PROJECT / "tools" / tool], env=environment,
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert re.match(r"error: \S+ has no torch, .*yacs.*: activate the environment, or run pip install -e", done.stderr)
+    assert re.match(
+        r"error: \S+ has no torch, .*yacs.*: activate the environment, or run pip install -e",
+        done.stderr,
+    )
 
 
 def test_the_version_is_the_same_everywhere():

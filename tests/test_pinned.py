@@ -51,7 +51,8 @@ def test_the_tolerance_would_notice(run, trainer, key, value):
 
 
 def test_inverse_scaling_makes_minmax_and_shift_the_same(run):
-    """Huber is homogeneous of degree two: a factor on s̃ and δ cancels against |L_TPT| / |L_Huber|."""
+    """Huber is homogeneous of degree two: a factor on s̃ and δ cancels against |L_TPT| /
+    |L_Huber|."""
     _, expected = run("SoC")
     _, shifted = run("SoC", "TRAINER.SOC.NORM", "shift")
     np.testing.assert_allclose(shifted["logits"], expected["logits"], atol=1e-3)

@@ -1,4 +1,5 @@
-"""Many classes: pairs in blocks of rows give the same values and gradients, and memory does not grow with K²."""
+"""Many classes: pairs in blocks of rows give the same values and gradients, and memory does not
+grow with K²."""
 import multiprocessing
 import resource
 
@@ -20,9 +21,11 @@ REGULARISERS = {
     "frobenius": objectives.frobenius_orthogonality,
     "nearest angle": objectives.nearest_angle,
     **{
-        f"SoC {norm} {statistics}": lambda text, norm=norm, statistics=statistics: objectives.semantic_separation(
-            text, 20, norm, statistics)
-        for norm in ("minmax", "max", "shift") for statistics in ("detached", "flow", "flow_delta")
+        f"SoC {norm} {statistics}": lambda text, norm=norm, statistics=statistics: (
+            objectives.semantic_separation(text, 20, norm, statistics)
+        )
+        for norm in ("minmax", "max", "shift")
+        for statistics in ("detached", "flow", "flow_delta")
     },
 }
 
@@ -42,8 +45,11 @@ def value_and_gradient(function, text: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
 
-@pytest.mark.parametrize("text", [features(23), features(23, twins=True), torch.stack([features(11), features(11, 1)])],
-                         ids=["plain", "twins", "episodes"])
+@pytest.mark.parametrize(
+    "text",
+    [features(23), features(23, twins=True), torch.stack([features(11), features(11, 1)])],
+    ids=["plain", "twins", "episodes"],
+)
 @pytest.mark.parametrize("name", REGULARISERS)
 def test_blocks_of_rows_change_neither_value_nor_gradient(name, text, monkeypatch):
     expected, classes = value_and_gradient(REGULARISERS[name], text), text.shape[-2]
@@ -62,13 +68,16 @@ def test_many_classes_run_in_groups(clip_model, monkeypatch):
     grouped = TextEncoder(backbone, class_tokens(names, TOKENIZER))
     assert grouped.budget.classes == 6 and len(grouped.groups) == 7
     torch.testing.assert_close(grouped.text(context), whole.text(context), atol=1e-5, rtol=1e-4)
-    gradients = [encoder.with_vjp(context, batched=True)[1](torch.ones(2, 40, 48)) for encoder in (grouped, whole)]
+    gradients = [
+        encoder.with_vjp(context, batched=True)[1](torch.ones(2, 40, 48))
+        for encoder in (grouped, whole)
+    ]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
 def episode_memory(_: None) -> int:
-    """Bytes that an episode of SoC takes with 4,000 classes in sixteen blocks of rows, at the real width of the
-    features; the text tower is narrow."""
+    """Bytes that an episode of SoC takes with 4,000 classes in sixteen blocks of rows, at the real
+    width of the features; the text tower is narrow."""
     objectives.COSINES_AT_ONCE = 1 << 20
     model = CLIP(512, 32, 1, 64, 16, 77, VOCAB_SIZE, 64, 1, 1).eval().requires_grad_(False)
     views = torch.nn.functional.normalize(torch.randn(1, 64, 512), dim=-1)

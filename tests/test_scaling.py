@@ -40,7 +40,11 @@ def test_sals_keeps_the_winner_where_rounding_merges_logits(dtype):
 
 
 @pytest.mark.parametrize(("z", "z0"), [
-    ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]), ([np.nan, 1.0], [1.0, 2.0]), ([1.0, 2.0], [np.inf, 2.0]), (1.0, 1.0), ([], []),
+    ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]),
+    ([np.nan, 1.0], [1.0, 2.0]),
+    ([1.0, 2.0], [np.inf, 2.0]),
+    (1.0, 1.0),
+    ([], []),
 ])
 def test_sals_refuses(z, z0):
     with pytest.raises(ValueError, match="ogits"):
@@ -51,7 +55,8 @@ def test_temperature_is_recovered():
     rng = np.random.default_rng(2)
     logits = rng.normal(size=(20000, 5))
     p = np.exp(log_softmax(logits))
-    labels = (p.cumsum(axis=1) > rng.random((20000, 1))).argmax(axis=1)  # drawn from p: calibrated at T = 1
+    # drawn from p: calibrated at T = 1
+    labels = (p.cumsum(axis=1) > rng.random((20000, 1))).argmax(axis=1)
     for temperature in (0.5, 1.0, 3.0):
         assert fit_temperature(logits * temperature, labels) == pytest.approx(temperature, rel=0.05)
 

@@ -3,6 +3,7 @@ with the same predictions, leaves nothing behind, and memory does not grow.
 
 Some seconds here; `PROMPTCAL_SOAK=600 bash tools/test.sh tests/test_soak.py` for ten.
 """
+
 import ctypes
 import errno
 import gc
@@ -25,7 +26,8 @@ from processes import forked
 
 SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 4))
 TUNED = ("TPT", "CTPT", "OTPT", "SoC")
-# They need no gradients, which torch does not compute in a fork of a process that has computed some.
+# They need no gradients, which torch does not compute in a fork of a process that has computed
+# some.
 PLAIN = ("ZeroShot", "TDA")
 FAULTS = ("interrupted", "disk full", "cache removed")
 LEFT = {"config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
@@ -63,13 +65,23 @@ def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_soak(clip_file, tmp_path, monkeypatch):
-    images, cache, folder = make_image_folder(tmp_path / "many", images=40), tmp_path / "cache", tmp_path / "run"
+    images, cache, folder = (
+        make_image_folder(tmp_path / "many", images=40), tmp_path / "cache", tmp_path / "run",
+    )
     draw = random.Random(SECONDS)
 
     def run(method: str, folder: Path) -> dict[str, np.ndarray]:
-        build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
-            "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder, "TTA.VIEWS", 4,
-            "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20, "CACHE.DIR", cache])).run()
+        build_trainer(
+            build_cfg(
+                method,
+                "configs/datasets/image_folder.yaml",
+                flags=[
+                    "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file,
+                    "OUTPUT_DIR", folder, "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 40,
+                    "TTA.EPISODES", 20, "CACHE.DIR", cache,
+                ],
+            )
+        ).run()
         return read_predictions(folder)
 
     def round(method: str, fault: str) -> None:
@@ -90,7 +102,9 @@ def test_soak(clip_file, tmp_path, monkeypatch):
     expected = {method: run(method, tmp_path / "expected" / method) for method in (*TUNED, *PLAIN)}
     sizes, started = [], time.monotonic()
     while len(sizes) < 2 or time.monotonic() - started < SECONDS:
-        for method, fault in zip(TUNED, draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED)), strict=True):
+        for method, fault in zip(
+            TUNED, draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED)), strict=True
+        ):
             round(method, fault)
         for method in PLAIN:
             round(method, "killed")
