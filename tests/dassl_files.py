@@ -36,7 +36,9 @@ class ConstantWarmup(LRScheduler):
     Dassl's does."""
 
     def __init__(self, optimizer, successor: LRScheduler, epochs: int, rate: float) -> None:
-        self.successor, self.warmup_epoch, self.cons_lr = successor, epochs, rate
+        self.successor = successor
+        self.warmup_epoch = epochs
+        self.cons_lr = rate
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float]:

@@ -30,10 +30,8 @@ def test_every_layer_overrides_the_one_before(tmp_path):
     extra = write(
         tmp_path / "extra.yaml", "TRAINER: {SOC: {DELTA: 40.0, NORM: shift, SCALE: ratio}}"
     )
-    flags, opts = (
-        ["TRAINER.SOC.NORM", "minmax", "TRAINER.SOC.SCALE", "inverse"],
-        ["TRAINER.SOC.SCALE", "none"],
-    )
+    flags = ["TRAINER.SOC.NORM", "minmax", "TRAINER.SOC.SCALE", "inverse"]
+    opts = ["TRAINER.SOC.SCALE", "none"]
     soc = build_cfg("SoC", data, extra, flags=flags, opts=opts).TRAINER.SOC
     assert (soc.LAMBDA, soc.DELTA, soc.NORM, soc.SCALE) == (14, 40, "minmax", "none")
     shifted = [

@@ -109,7 +109,8 @@ def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path):
 )
 def test_results_of_a_run(coop, splits, clip_file, tmp_path, opts, shape):
     results = coop(*opts)
-    run, training = tmp_path / "run", results["training"]
+    run = tmp_path / "run"
+    training = results["training"]
     assert (training["images"], training["shots"], training["epochs"]) == (8, 2, 3)
     fixed = "TRAINER.COOP.FIXED_VIEWS" in opts
     assert training["views"] == ("fixed plain views" if fixed else "new random crops in each epoch")
@@ -187,7 +188,8 @@ def test_interrupted_training_continues_bit_equal(coop, config, tmp_path, monkey
     opts = ("TRAINER.COOP.FIXED_VIEWS", fixed)
     coop(*opts, "OUTPUT_DIR", tmp_path / "whole")
     cut = config(*opts, "DATALOADER.NUM_WORKERS", 2)
-    real, saved = PromptLearner.save, []
+    real = PromptLearner.save
+    saved = []
 
     def save_twice(learner: PromptLearner, path: Path, identity: str) -> None:
         real(learner, path, identity)
@@ -313,7 +315,8 @@ def test_trained_prompt_trains_once(coop, config, tmp_path, caplog):
     """Trains if needed, and restores a prompt that was removed."""
     path = trained_prompt(config())
     assert path == find_prompt(tmp_path / "run")
-    made, context = path.stat().st_mtime_ns, read_context(path)[0]
+    made = path.stat().st_mtime_ns
+    context = read_context(path)[0]
     assert trained_prompt(config()) == path and path.stat().st_mtime_ns == made
     path.unlink()
     results = (tmp_path / "run" / "results.json").read_text()

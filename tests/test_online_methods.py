@@ -52,7 +52,8 @@ def predict(trainer, views: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["plain", "confident"])
 def test_tda_equals_the_reference(clip_model, views, kind):
     trainer = make_trainer("TDA", clip_model, "TRAINER.TDA.VIEWS", kind)
-    text, scale = trainer.clip.text, trainer.clip.scale
+    text = trainer.clip.text
+    scale = trainer.clip.scale
     chosen = confident_views(class_logits(views, text, scale), 0.1)
     used = views[:, 0] if kind == "plain" else views.take_along_dim(chosen[..., None], dim=1)
     expected = torch.stack(slow.tda(list(used), text, scale))
@@ -117,7 +118,8 @@ def test_bcas_prior_only_mixes(clip_model, hard):
     """Rows of P are distributions and a posterior is a mean of them, so confidence falls (not for
     every image)."""
     trainer = make_trainer("BCA", clip_model)
-    before, after = [], []
+    before = []
+    after = []
     for image in hard:
         before.append(trainer.used_views(image[None], trainer.centres)[1].mean(0).softmax(-1).max())
         rows = trainer.prior.clone()
@@ -147,7 +149,8 @@ def test_boostadapter_without_views_is_tda_with_a_queue(clip_model, hard):
     """With one view nothing is boosted: TDA, but that the negative cache keeps the last uncertain
     images."""
     opts = ("TTA.VIEWS", 1, "TRAINER.BOOSTADAPTER.SCALE", 0, "TRAINER.BOOSTADAPTER.DELTA", 0)
-    boost, tda = make_trainer("BoostAdapter", clip_model, *opts), make_trainer("TDA", clip_model)
+    boost = make_trainer("BoostAdapter", clip_model, *opts)
+    tda = make_trainer("TDA", clip_model)
     uncertain = 0
     for image in hard[:, :1]:
         found, expected = (trainer.adapt(image[None]).logits for trainer in (boost, tda))
@@ -172,7 +175,8 @@ def test_dotas_first_image(clip_model, hard):
     """λ = min(ρ, η), μ = 0.001 and Λ = I/σ for every class: a constant that changes no
     probability."""
     trainer = make_trainer("DOTA", clip_model, "TRAINER.DOTA.ETA", 0.1, "TRAINER.DOTA.RHO", 5.0)
-    x, text = hard[0, 0], trainer.clip.text
+    x = hard[0, 0]
+    text = trainer.clip.text
     added = 0.1 * (0.001 * x.sum() - 0.001**2 * 48 / 2) / 0.002
     torch.testing.assert_close(
         predict(trainer, hard[:1])[0], 100 * x @ text.T + added, atol=1e-4, rtol=0
@@ -188,7 +192,8 @@ def test_a_batch_is_a_stream_in_order(clip_model, hard, method):
             method, clip_model, *(["TRAINER.ONZETA.IMAGES", IMAGES] if method == "OnZeta" else [])
         )
 
-    expected, trainer = predict(make(), hard), make()
+    expected = predict(make(), hard)
+    trainer = make()
     found = [trainer.adapt(some) for some in hard.split(7)]
     assert torch.equal(torch.cat([some.logits for some in found]), expected)
     assert torch.cat([some.zero_shot_logits for some in found]).shape == expected.shape
@@ -315,7 +320,8 @@ def run(clip_file, image_folder, tmp_path):
 )
 def test_interrupted_and_continued(run, method, opts, monkeypatch):
     expected = run(method, "whole", *opts)
-    real, written = RunDir.write_state, []
+    real = RunDir.write_state
+    written = []
 
     def write(run_dir: RunDir, *args: object) -> None:
         real(run_dir, *args)

@@ -36,7 +36,8 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 
 def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path):
-    folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
+    folder = RunDir(tmp_path, make())
+    indices = [4, 5, 6]
     folder.write_part(indices, one_part())
     file = folder.part_file(indices)
     content = file.read_bytes()
@@ -54,7 +55,8 @@ def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path):
 
 
 def test_parts_that_lack_something_are_computed_again(tmp_path):
-    folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
+    folder = RunDir(tmp_path, make())
+    indices = [4, 5, 6]
     for lacking in set(one_part()) - {"loss", "penalty"}:  # which not every method has
         folder.write_part(
             indices, {name: column for name, column in one_part().items() if name != lacking}

@@ -52,7 +52,8 @@ def value_and_gradient(function, text: Tensor) -> tuple[Tensor, Tensor]:
 )
 @pytest.mark.parametrize("name", REGULARISERS)
 def test_blocks_of_rows_change_neither_value_nor_gradient(name, text, monkeypatch):
-    expected, classes = value_and_gradient(REGULARISERS[name], text), text.shape[-2]
+    expected = value_and_gradient(REGULARISERS[name], text)
+    classes = text.shape[-2]
     for cosines in (classes * (classes - 1), classes * 5, 1):  # two blocks, several, one row each
         monkeypatch.setattr(objectives, "COSINES_AT_ONCE", cosines)
         found = value_and_gradient(REGULARISERS[name], text)
@@ -60,7 +61,8 @@ def test_blocks_of_rows_change_neither_value_nor_gradient(name, text, monkeypatc
 
 
 def test_many_classes_run_in_groups(clip_model, monkeypatch):
-    names, backbone = [f"class number {k}" for k in range(40)], OpenAIBackbone(clip_model)
+    names = [f"class number {k}" for k in range(40)]
+    backbone = OpenAIBackbone(clip_model)
     whole = TextEncoder(backbone, class_tokens(names, TOKENIZER))
     context = initial_context(backbone, "a photo of a")[None]
     assert whole.budget.classes == 40

@@ -11,7 +11,8 @@ from made_runs import over_confident
 
 
 def test_sals_by_hand():
-    z, z0 = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([3.0, 1.0, 2.0])
+    z = torch.tensor([0.0, 5.0, 10.0])
+    z0 = torch.tensor([3.0, 1.0, 2.0])
     torch.testing.assert_close(cal.sals(z, z0), torch.tensor([1.0, 2.0, 3.0]))
     array = cal.sals(z.numpy(), z0.numpy())
     assert isinstance(array, np.ndarray) and array.dtype == np.float32

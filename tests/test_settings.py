@@ -252,7 +252,8 @@ def test_the_baseline_survives_copies_and_is_found_for_a_users_own_config():
     cfg = build_cfg("SoC", "imagenet_a", opts=["TRAINER.SOC.LAMBDA", 30])
     assert changed_settings(cfg.clone()) == changed_settings(cfg)
     tree = get_cfg_default()
-    tree.TRAINER.NAME, tree.DATASET.NAME = "SoC", "ImageNetA"
+    tree.TRAINER.NAME = "SoC"
+    tree.DATASET.NAME = "ImageNetA"
     assert changed_settings(tree) == {"TRAINER.SOC.LAMBDA": (14.0, 30.0)}
     assert "TRAINER.CTPT.LAMBDA" not in effective_settings(tree)
 

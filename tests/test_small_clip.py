@@ -54,7 +54,8 @@ def test_the_file_is_the_one_of_the_card_in_openais_format():
 
 def test_the_geometry_is_that_of_clip_and_of_the_card():
     """Narrow class features far from the images, and a confidence near the accuracy."""
-    model, data = load_clip("small", "cpu"), build_dataset("LandCover", "")
+    model = load_clip("small", "cpu")
+    data = build_dataset("LandCover", "")
     items = data.test[::5]
     tiles = torch.from_numpy(np.stack([np.asarray(data.read_image(item)) for item in items]))
     with torch.no_grad():
@@ -65,7 +66,8 @@ def test_the_geometry_is_that_of_clip_and_of_the_card():
     pairs = (text @ text.T)[~torch.eye(len(text), dtype=torch.bool)]
     assert pairs.min() > 0
     assert f"mean {pairs.mean():.2f}, standard deviation {pairs.std():.3f}" in CARD
-    cosines, labels = images @ text.T, torch.tensor([item.label for item in items])
+    cosines = images @ text.T
+    labels = torch.tensor([item.label for item in items])
     confidence, guess = (model.logit_scale.exp() * cosines).softmax(-1).max(-1)
     accuracy = (guess == labels).float().mean()
     assert cosines.gather(1, labels[:, None]).mean() < 0.5
@@ -95,7 +97,8 @@ def test_what_the_card_calls_held_out_is_held_out():
 
 
 def test_captions_are_encoded_as_clip_would():
-    short, whole = training.new_model(training.Settings(seed=3)), CLIP(**training.ARCHITECTURE)
+    short = training.new_model(training.Settings(seed=3))
+    whole = CLIP(**training.ARCHITECTURE)
     state = short.state_dict()
     whole.load_state_dict({**state, "token_embedding.weight": full_token_table(
         training.ROWS, state["token_embedding.weight"])})
@@ -109,16 +112,14 @@ def test_captions_are_encoded_as_clip_would():
 
 def test_the_loss_is_clips_and_takes_shared_captions_and_negatives():
     images, texts = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
-    logits, target = (
-        10 * F.normalize(images, dim=-1) @ F.normalize(texts, dim=-1).T, torch.arange(6),
-    )
+    logits = 10 * F.normalize(images, dim=-1) @ F.normalize(texts, dim=-1).T
+    target = torch.arange(6)
     expected = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
     loss = training.contrastive_loss(images, texts, torch.eye(6).bool(), torch.tensor(10.0))
     torch.testing.assert_close(loss, expected)
     here, there = torch.eye(2)
-    images, match = (
-        torch.stack([here, here]), torch.tensor([[True, True, False], [True, True, False]]),
-    )
+    images = torch.stack([here, here])
+    match = torch.tensor([[True, True, False], [True, True, False]])
     good = training.contrastive_loss(
         images, torch.stack([here, here, there]), match, torch.tensor(50.0)
     )

@@ -44,7 +44,8 @@ def resident() -> int:
 
 def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch) -> None:
     """Brings the fault about when the run writes the `count`-th file of its folder."""
-    written, replace = 0, os.replace
+    written = 0
+    replace = os.replace
 
     def failing_replace(source: Path, target: Path) -> None:
         nonlocal written
@@ -65,9 +66,9 @@ def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_soak(clip_file, tmp_path, monkeypatch):
-    images, cache, folder = (
-        make_image_folder(tmp_path / "many", images=40), tmp_path / "cache", tmp_path / "run",
-    )
+    images = make_image_folder(tmp_path / "many", images=40)
+    cache = tmp_path / "cache"
+    folder = tmp_path / "run"
     draw = random.Random(SECONDS)
 
     def run(method: str, folder: Path) -> dict[str, np.ndarray]:
@@ -100,7 +101,8 @@ def test_soak(clip_file, tmp_path, monkeypatch):
         shutil.rmtree(folder)
 
     expected = {method: run(method, tmp_path / "expected" / method) for method in (*TUNED, *PLAIN)}
-    sizes, started = [], time.monotonic()
+    sizes = []
+    started = time.monotonic()
     while len(sizes) < 2 or time.monotonic() - started < SECONDS:
         for method, fault in zip(
             TUNED, draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED)), strict=True

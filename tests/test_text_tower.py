@@ -62,9 +62,8 @@ def test_gradient_equals_the_plain_path(clip_model):
 
 
 def test_episodes_and_class_specific_contexts_do_not_mix(clip_model):
-    tower, shared = (
-        tower_of(clip_model, NAMES), initial_context(OpenAIBackbone(clip_model), "a photo of a"),
-    )
+    tower = tower_of(clip_model, NAMES)
+    shared = initial_context(OpenAIBackbone(clip_model), "a photo of a")
     contexts = shared + torch.randn(3, 4, 64)
     for context, features in zip(contexts, tower(contexts), strict=True):
         torch.testing.assert_close(tower(context[None])[0], features)
@@ -83,15 +82,14 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
     """Against the prompts laid out one by one, as CoOp does it, through the model's own
     transformer."""
     context = torch.randn(len(NAMES), 5, 64) if class_specific else torch.randn(5, 64)
-    tokens, features = class_tokens(NAMES, TOKENIZER), []
+    tokens = class_tokens(NAMES, TOKENIZER)
+    features = []
     for k, name in enumerate(NAMES):
         own = clip_model.token_embedding(torch.tensor(tokens[k]))
         count = len(TOKENIZER.encode(name.replace("_", " ")))
         start = clip_model.token_embedding(torch.tensor(TOKENIZER.start))
-        words, half = (
-            context[k] if class_specific else context,
-            {"end": 5, "middle": 2, "front": 0}[position],
-        )
+        words = context[k] if class_specific else context
+        half = {"end": 5, "middle": 2, "front": 0}[position]
         row = torch.cat([start, words[:half], own[:count], words[half:], own[count:]])
         x = row + clip_model.positional_embedding[: len(row)]
         mask = torch.full((len(row), len(row)), -torch.inf).triu(1)
@@ -102,7 +100,8 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
         features.append(clip_model.ln_final(x[-1]) @ clip_model.text_projection)
     expected = torch.nn.functional.normalize(torch.stack(features), dim=-1)
     find = ClassTokenPosition.find(position, NAMES, TOKENIZER)
-    grad_text, gradients = torch.randn(1, len(NAMES), 48), []
+    grad_text = torch.randn(1, len(NAMES), 48)
+    gradients = []
     for group in (0, 2):
         text, vjp = TextEncoder(
             OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group)

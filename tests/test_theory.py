@@ -26,7 +26,8 @@ def test_similarity_and_coherence(features):
 def test_floor_holds_for_a_prototype_itself_but_not_for_every_unit_vector(features):
     """Between two prototypes no class can win by much: the proposition's wording promises too
     much."""
-    s, scale = theory.similarity(features), 100.0
+    s = theory.similarity(features)
+    scale = 100.0
     floor = theory.confidence_floor(theory.coherence(s), len(s), scale)
     i, j = divmod(int((s - 2 * np.eye(7)).argmax()), 7)
     between = features[i] + features[j]
@@ -42,17 +43,21 @@ def test_floor_holds_for_a_prototype_itself_but_not_for_every_unit_vector(featur
 
 @pytest.mark.parametrize("loss", ["orthogonal", "huber"])
 def test_first_order_shift_is_the_limit_of_small_steps(features, loss):
-    s, step = theory.similarity(features), 1e-6
+    s = theory.similarity(features)
+    step = 1e-6
     delta = float(np.quantile(theory.pairs(s), 0.2))
     if loss == "orthogonal":
-        predicted, weights = theory.shift_orthogonal(s, step), 2 * s
+        predicted = theory.shift_orthogonal(s, step)
+        weights = 2 * s
     else:
-        predicted, weights = theory.shift_huber(s, step, delta), theory.huber_slope(s, delta)
+        predicted = theory.shift_huber(s, step, delta)
+        weights = theory.huber_slope(s, delta)
     moved = theory.step_features(features, weights, step)
     np.testing.assert_allclose(
         theory.pairs(moved @ moved.T - s), theory.pairs(predicted), rtol=1e-3
     )
-    turned, on_sphere = theory.similarity(moved) - s, theory.on_sphere(s, predicted)
+    turned = theory.similarity(moved) - s
+    on_sphere = theory.on_sphere(s, predicted)
     np.testing.assert_allclose(theory.pairs(turned), theory.pairs(on_sphere), rtol=1e-3, atol=1e-9)
 
 
@@ -65,7 +70,8 @@ def test_gradients_are_those_of_the_losses(features, loss):
     delta = 0.6
     off = s[~torch.eye(7, dtype=torch.bool)]
     if loss == "orthogonal":
-        value, weights = (off**2).sum() / 2, 2 * theory.similarity(features)
+        value = (off**2).sum() / 2
+        weights = 2 * theory.similarity(features)
     else:
         value = (
             torch.nn.functional.huber_loss(off, torch.zeros_like(off), reduction="sum", delta=delta)

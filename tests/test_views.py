@@ -62,7 +62,8 @@ ODD = [(1, 1), (2, 3), (20000, 20), (40, 300)]
 ])
 def test_crops_are_pillows_to_the_bit(size, pixels):
     maker = ViewMaker(17, pixels, augmix=False, seed=4)
-    views, expected = maker(photo(size), 7), reference.make_views(photo(size), 7, maker)
+    views = maker(photo(size), 7)
+    expected = reference.make_views(photo(size), 7, maker)
     assert views.shape == (17, 3, pixels, pixels) and views.dtype == expected.dtype == torch.uint8
     assert (views.int() - expected.int()).abs().max() <= (0 if SAME_ORDER else 1)
 
@@ -92,7 +93,8 @@ def test_mixed_views_are_pillows_mixed_without_rounding(image, size, index):
     """Each chain is Pillow's to the bit: one wrong level shows unless the chain has a weight below
     0.0002."""
     maker = ViewMaker(64 if size < 100 else 24, size, augmix=True, seed=0)
-    ours, theirs = maker(image, index), reference.make_views(image, index, maker)
+    ours = maker(image, index)
+    theirs = reference.make_views(image, index, maker)
     assert ours.dtype == theirs.dtype == torch.float32 and ours.shape == theirs.shape
     assert (ours - theirs).abs().max() < (2e-4 if SAME_ORDER else 2)
 
@@ -101,7 +103,8 @@ def test_levels_next_to_whole_numbers_are_cut_off_as_pillows():
     """A shear that brings levels within 1e-9 of the next, below it."""
     pixels = np.zeros((224, 224, 3), np.uint8)
     pixels[184, 1::2] = 192
-    share, out = 0.04469662752179805, np.empty((3, 224, 224), np.uint8)
+    share = 0.04469662752179805
+    out = np.empty((3, 224, 224), np.uint8)
     image = Image.fromarray(pixels)
     kernels.warp(
         reference.to_tensor(image).numpy(), kernels.matrix(kernels.SHEAR_X, share * 0.3, 224), out
@@ -145,7 +148,8 @@ def test_draws_depend_on_seed_and_index_alone(mix):
 def test_memory_is_used_again_only_when_no_tensor_refers_to_it():
     maker = ViewMaker(5, 16, augmix=True, seed=0)
     first = maker(photo(), 0)
-    kept, place = first.clone(), first.data_ptr()
+    kept = first.clone()
+    place = first.data_ptr()
     part = first[2].numpy()
     del first
     others = [maker(photo(), index) for index in range(1, 4)]
