@@ -32,8 +32,8 @@ def simulated_prototypes(classes: int, features: int = 512) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     common = torch.randn(features, generator=generator)
     traits = torch.randn(20, features, generator=generator)
-    own = torch.randn(classes, 20, generator=generator) @ traits / 20**0.5
-    return F.normalize((1.5 * common + own).double(), dim=-1)
+    traits_part = torch.randn(classes, 20, generator=generator) @ traits / 20**0.5
+    return F.normalize((1.5 * common + traits_part).double(), dim=-1)
 
 
 def along_sphere(text: Tensor, penalty: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

@@ -315,9 +315,9 @@ def test_trained_prompt_trains_once(coop, config, tmp_path, caplog):
     """Trains if needed, and restores a prompt that was removed."""
     path = trained_prompt(config())
     assert path == find_prompt(tmp_path / "run")
-    made = path.stat().st_mtime_ns
+    written_at = path.stat().st_mtime_ns
     context = read_context(path)[0]
-    assert trained_prompt(config()) == path and path.stat().st_mtime_ns == made
+    assert trained_prompt(config()) == path and path.stat().st_mtime_ns == written_at
     path.unlink()
     results = (tmp_path / "run" / "results.json").read_text()
     coop()  # computes nothing, but says so

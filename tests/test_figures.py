@@ -209,8 +209,8 @@ def test_severities_are_drawn_from_the_larger_of_two_sets_of_images(tmp_path):
     runs = measured_runs(tmp_path).test
     figure, = layout_figures(runs, Layout(figures=["severity"]))
     errors = figure.figure.axes[0].lines[0]
-    shown = {run.record.data["severity"]: 100 * run.value("ece") for run in runs if run.n == 200}
-    assert dict(zip(errors.get_xdata(), errors.get_ydata(), strict=True)) == pytest.approx(shown)
+    plotted = {run.record.data["severity"]: 100 * run.value("ece") for run in runs if run.n == 200}
+    assert dict(zip(errors.get_xdata(), errors.get_ydata(), strict=True)) == pytest.approx(plotted)
     assert "Test images of each: 200." in figure.caption
     left_out = "Left out: CIFAR-10-C fog 1, 40 images, CIFAR-10-C fog 5, 40 images."
     assert figure.caption.endswith(left_out)

@@ -55,11 +55,11 @@ def imports(module: str) -> Iterator[str]:
             continue
         for name in names:
             parts = name[1:] if name[0] == "promptcal" else name
-            found = next(
+            imported = next(
                 (key for key in ("/".join(parts), "/".join(parts[:-1])) if key in MODULES), None
             )
-            if found and found != module:
-                yield found
+            if imported and imported != module:
+                yield imported
 
 
 def test_imports_go_down():

@@ -31,13 +31,13 @@ def features_near_classes(clip_model, nearest: float, spread: float) -> torch.Te
     """View features near their classes, some nearer than others: all degrees of confidence, all
     classes."""
     text = make_trainer("ZeroShot", clip_model).clip.text
-    own = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
+    class_parts = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
     generator = torch.Generator().manual_seed(2)
     near = nearest + spread * torch.rand(IMAGES, 1, 1, generator=generator)
     noise = torch.randn(IMAGES, 1, 48, generator=generator) + 0.3 * torch.randn(
         IMAGES, 20, 48, generator=generator
     )
-    return unit(near * unit(own)[:, None] + noise / 48**0.5)
+    return unit(near * unit(class_parts)[:, None] + noise / 48**0.5)
 
 
 @pytest.fixture(scope="module")
@@ -153,13 +153,13 @@ def test_boostadapter_without_views_is_tda_with_a_queue(clip_model, hard):
     tda = make_trainer("TDA", clip_model)
     uncertain = 0
     for image in hard[:, :1]:
-        found, expected = (trainer.adapt(image[None]).logits for trainer in (boost, tda))
+        logits, expected = (trainer.adapt(image[None]).logits for trainer in (boost, tda))
         for name in ("keys", "entropy"):
             assert torch.equal(getattr(boost.positive, name), getattr(tda.positive, name))
         full = tda.negative.entropy.isfinite().all(-1)
         uncertain += bool(full.any())
         if not full.any():  # until a class has two, both caches hold the same
-            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(logits, expected)
     assert uncertain and not torch.equal(boost.negative.keys, tda.negative.keys)
 
 
@@ -194,9 +194,9 @@ def test_a_batch_is_a_stream_in_order(clip_model, hard, method):
 
     expected = predict(make(), hard)
     trainer = make()
-    found = [trainer.adapt(some) for some in hard.split(7)]
-    assert torch.equal(torch.cat([some.logits for some in found]), expected)
-    assert torch.cat([some.zero_shot_logits for some in found]).shape == expected.shape
+    predictions = [trainer.adapt(batch) for batch in hard.split(7)]
+    assert torch.equal(torch.cat([batch.logits for batch in predictions]), expected)
+    assert torch.cat([batch.zero_shot_logits for batch in predictions]).shape == expected.shape
     assert not torch.equal(predict(make(), hard.flip(0)).flip(0), expected)
 
 
@@ -205,7 +205,7 @@ def test_a_call_is_a_stream_and_an_adapter_continues_it(clip_model, method):
     images = make_views(images=6)
     expected = adapt(method, clip_model, NAMES, images).logits
     adapter = Adapter(method, clip_model, NAMES, images.shape[1])
-    assert torch.equal(torch.cat([adapter(some).logits for some in images.split(4)]), expected)
+    assert torch.equal(torch.cat([adapter(batch).logits for batch in images.split(4)]), expected)
     # nothing is kept
     assert torch.equal(adapt(method, clip_model, NAMES, images[:1]).logits, expected[:1])
 
@@ -246,12 +246,12 @@ def test_settings_that_cannot_work(method, opts, message):
 def test_a_carried_context_equals_the_reference(clip_model, every):
     """The optimizer is carried and reset with the context; zero-shot predictions stay zero-shot."""
     images = make_views(images=5)
-    found = adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", every or "never"])
+    carried = adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", every or "never"])
     episodic = adapt("TPT", clip_model, NAMES, images)
     expected = torch.stack(plain.continual(clip_model, NAMES, images, every))
-    torch.testing.assert_close(found.logits, expected, atol=5e-3, rtol=0)
-    torch.testing.assert_close(found.zero_shot_logits, episodic.zero_shot_logits)
-    same = (found.logits - episodic.logits).abs().amax(-1) < 5e-3
+    torch.testing.assert_close(carried.logits, expected, atol=5e-3, rtol=0)
+    torch.testing.assert_close(carried.zero_shot_logits, episodic.zero_shot_logits)
+    same = (carried.logits - episodic.logits).abs().amax(-1) < 5e-3
     assert same.tolist() == ([True, False, True, False, True] if every else [True] + [False] * 4)
     assert torch.equal(
         adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", 1]).logits, episodic.logits
@@ -289,11 +289,11 @@ def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
 def test_the_range_of_the_plain_view(clip_model, method):
     trainer = make_trainer(method, clip_model, f"TRAINER.{method.upper()}.RANGE", "plain")
     logits = 5 * torch.randn(2, 20, len(NAMES), generator=torch.Generator().manual_seed(0))
-    kept = logits.take_along_dim(trainer.select(logits)[..., None], dim=1)
-    losses = trainer.episode_loss(kept, kept, logits[:, :1])
-    for loss, own, views in zip(losses, kept, logits, strict=True):
+    selected = logits.take_along_dim(trainer.select(logits)[..., None], dim=1)
+    losses = trainer.episode_loss(selected, selected, logits[:, :1])
+    for loss, of_image, views in zip(losses, selected, logits, strict=True):
         # the range of the first of them
-        expected = slow.loss_of(method, own, views[:1], trainer.clip.text, 10)
+        expected = slow.loss_of(method, of_image, views[:1], trainer.clip.text, 10)
         torch.testing.assert_close(loss, expected)
 
 
@@ -367,13 +367,13 @@ def test_the_report_shows_the_deviation_over_orders(run, tmp_path, capsys):
     capsys.readouterr()
     report([str(tmp_path / "orders"), "--no-figures"])
     lines = capsys.readouterr().out.splitlines()
-    shown = next(line for line in lines[lines.index("ECE (%)") :] if line.startswith("  OnZeta"))
-    own = [
+    row = next(line for line in lines[lines.index("ECE (%)") :] if line.startswith("  OnZeta"))
+    errors = [
         json.loads((tmp_path / f"orders/seed{seed}/results.json").read_text())["ece"]
         for seed in range(3)
     ]
-    assert np.std(own) > 0.05
-    assert f"{np.mean(own):.1f} ± {np.std(own, ddof=1):.1f}" in shown
+    assert np.std(errors) > 0.05
+    assert f"{np.mean(errors):.1f} ± {np.std(errors, ddof=1):.1f}" in row
     assert any(
         "seeds, which for OnZeta" in line and "are orders of the images" in line for line in lines
     )

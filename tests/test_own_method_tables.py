@@ -187,8 +187,8 @@ def test_metrics_of_unequal_classes_stand_beside_accuracy(tmp_path):
     assert decisions.columns[:3] == ["Accuracy (%)", *names]
     data = read_run(next((tmp_path / "unequal").rglob("results.json")).parent).load_predictions()
     for name, metric in zip(names, (balanced_accuracy, macro_f1), strict=True):
-        shown = entry(decisions, "UCF101", "SoC", name)
-        assert shown.value == pytest.approx(100 * metric(logits=data.logits, labels=data.label))
+        cell = entry(decisions, "UCF101", "SoC", name)
+        assert cell.value == pytest.approx(100 * metric(logits=data.logits, labels=data.label))
     assert not set(names) & set(report_on(tmp_path / "equal").tables[1].columns)
 
 

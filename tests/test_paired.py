@@ -33,12 +33,12 @@ def test_pairs_agree_with_the_formulas_on_one_data_set(tmp_path):
     column, = grid.common_columns()
     tops = {row.method: grid.cells[row, column][0].tuned for row in grid.rows}
     alone = compare_calibration([tuple(tops["OTPT"])], [tuple(tops["SoC"])])
-    found = pair_of(pairs, "OTPT", "SoC")
-    assert found.comparison == alone
-    assert found.errors == pytest.approx(
+    pair = pair_of(pairs, "OTPT", "SoC")
+    assert pair.comparison == alone
+    assert pair.errors == pytest.approx(
         [cal.rms_calibration_error(*tops[name]) for name in ("OTPT", "SoC")]
     )
-    assert found.over == pytest.approx([cal.signed_error(*tops[name]) for name in ("OTPT", "SoC")])
+    assert pair.over == pytest.approx([cal.signed_error(*tops[name]) for name in ("OTPT", "SoC")])
     table = pairs_table(grid, "pairs", "", pairs)
     cell = entry(table, "Pair", "O-TPT → SoC", "Difference")
     assert cell.value == pytest.approx(100 * alone.over.value)
@@ -91,8 +91,8 @@ def test_several_sets_and_seeds_are_one_cluster_per_image(tmp_path):
             for seed in (0, 1):
                 make_run(tmp_path, trainer, dataset, seed, n=100 + 50 * (dataset == "UCF101"))
     tests = pair_tests(tmp_path)
-    found = pair_of(tests.all_pairs(), "OTPT", "SoC")
-    assert found.seeds == 2 and (found.comparison.images, found.comparison.clusters) == (250, 250)
+    pair = pair_of(tests.all_pairs(), "OTPT", "SoC")
+    assert pair.seeds == 2 and (pair.comparison.images, pair.comparison.clusters) == (250, 250)
     grid = tests.grid
     means = []
     for name in ("OTPT", "SoC"):
@@ -106,7 +106,7 @@ def test_several_sets_and_seeds_are_one_cluster_per_image(tmp_path):
                 ]
             )
         )
-    assert found.comparison.squared.value == pytest.approx(means[1] - means[0])
+    assert pair.comparison.squared.value == pytest.approx(means[1] - means[0])
 
 
 def test_untuned_prompts_are_paired_with_their_own_seed(tmp_path):

@@ -497,12 +497,12 @@ def test_times_of_finished_runs_of_the_same_kind(demo):
         )
 
     assert [run for run in plan(limit=12) if not run.finished] == []
-    whole = plan(limit=900)
-    costs = estimate(whole, set())
+    runs = plan(limit=900)
+    costs = estimate(runs, set())
     times = []
     for file in (out / "demo" / "LandCover").rglob("results.json"):
         times.append(json.loads(file.read_text())["seconds_per_image"])
-    first, *others = [costs[run].seconds for run in whole if run.dataset == "landcover"]
+    first, *others = [costs[run].seconds for run in runs if run.dataset == "landcover"]
     assert len(times) == 3 and first == pytest.approx(900 * max(times))  # it encodes the views
     assert others == pytest.approx([900 * min(times)] * 2)
     for cost in estimate(plan(limit=12, views=16), set()).values():

@@ -57,34 +57,34 @@ def compare_run(root: Path, logits: np.ndarray, label: np.ndarray, **options) ->
 
 
 def test_a_run_like_the_logs_agrees(tmp_path):
-    found = compare_run(tmp_path, *logits_of_the_log())
-    assert len(found) == 5 and all(item.agrees for item in found.values())
-    assert (found["right images"].ours, found["right images"].limit) == (751, 8)
+    items = compare_run(tmp_path, *logits_of_the_log())
+    assert len(items) == 5 and all(item.agrees for item in items.values())
+    assert (items["right images"].ours, items["right images"].limit) == (751, 8)
     assert (
-        rerun_summary(list(found.values())) == "Zero-shot agrees with third parties' logs on DTD."
+        rerun_summary(list(items.values())) == "Zero-shot agrees with third parties' logs on DTD."
     )
 
 
 def test_what_is_wrong_shows(tmp_path):
     logits, label = logits_of_the_log()
-    found = compare_run(tmp_path / "scale", 0.9 * logits, label)
-    assert found["right images"].agrees and not found["mean confidence"].agrees
+    items = compare_run(tmp_path / "scale", 0.9 * logits, label)
+    assert items["right images"].agrees and not items["mean confidence"].agrees
     # Three classes have wrong names, so that nothing is right there.
     wrong = logits.copy()
     for k in (20, 21, 22):
         wrong[label == k] = np.roll(wrong[label == k], 7, axis=1)
-    found = compare_run(tmp_path / "names", wrong, label)
-    blocks = found["blocks of 200 images with other right images"]
+    items = compare_run(tmp_path / "names", wrong, label)
+    blocks = items["blocks of 200 images with other right images"]
     assert not blocks.agrees
     assert re.search(r"images 801 to 1,000 \(class 22.*\): 60 instead of 88", blocks.where)
     assert "check names, labels and files of these classes" in blocks.where
-    table = reruns_table(list(found.values()), "t", "ViT-B/16")
+    table = reruns_table(list(items.values()), "t", "ViT-B/16")
     assert table.notes[0].startswith(
         "Zero-shot differs from them on 1 data set, DTD: find the cause"
     )
-    found = compare_run(tmp_path / "order", logits[::-1], label[::-1])
-    assert found["right images"].agrees and found["mean confidence"].agrees
-    assert "Most blocks differ" in found["blocks of 200 images with other right images"].where
+    items = compare_run(tmp_path / "order", logits[::-1], label[::-1])
+    assert items["right images"].agrees and items["mean confidence"].agrees
+    assert "Most blocks differ" in items["blocks of 200 images with other right images"].where
 
 
 def test_only_runs_of_the_logs_conditions_are_compared(tmp_path):

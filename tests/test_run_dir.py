@@ -48,9 +48,9 @@ def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path):
             file.write_bytes(
                 content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :]
             )
-            found = folder.read_part(indices)
-            assert found is None or same(found, one_part()), place
-            noticed += found is None
+            columns = folder.read_part(indices)
+            assert columns is None or same(columns, one_part()), place
+            noticed += columns is None
     assert noticed > len(content) // 7
 
 

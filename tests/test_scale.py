@@ -56,23 +56,23 @@ def test_blocks_of_rows_change_neither_value_nor_gradient(name, text, monkeypatc
     classes = text.shape[-2]
     for cosines in (classes * (classes - 1), classes * 5, 1):  # two blocks, several, one row each
         monkeypatch.setattr(objectives, "COSINES_AT_ONCE", cosines)
-        found = value_and_gradient(REGULARISERS[name], text)
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+        in_blocks = value_and_gradient(REGULARISERS[name], text)
+        torch.testing.assert_close(in_blocks, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_many_classes_run_in_groups(clip_model, monkeypatch):
     names = [f"class number {k}" for k in range(40)]
     backbone = OpenAIBackbone(clip_model)
-    whole = TextEncoder(backbone, class_tokens(names, TOKENIZER))
+    at_once = TextEncoder(backbone, class_tokens(names, TOKENIZER))
     context = initial_context(backbone, "a photo of a")[None]
-    assert whole.budget.classes == 40
-    monkeypatch.setitem(budget.SAVED_BYTES, "cpu", whole.groups[0].saved_bytes / 3)
+    assert at_once.budget.classes == 40
+    monkeypatch.setitem(budget.SAVED_BYTES, "cpu", at_once.groups[0].saved_bytes / 3)
     grouped = TextEncoder(backbone, class_tokens(names, TOKENIZER))
     assert grouped.budget.classes == 6 and len(grouped.groups) == 7
-    torch.testing.assert_close(grouped.text(context), whole.text(context), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(grouped.text(context), at_once.text(context), atol=1e-5, rtol=1e-4)
     gradients = [
         encoder.with_vjp(context, batched=True)[1](torch.ones(2, 40, 48))
-        for encoder in (grouped, whole)
+        for encoder in (grouped, at_once)
     ]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 

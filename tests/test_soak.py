@@ -93,9 +93,9 @@ def test_soak(clip_file, tmp_path, monkeypatch):
             else:
                 with suppress(KeyboardInterrupt, UserError):
                     run(method, folder)
-        found = run(method, folder)
+        predictions = run(method, folder)
         for name, column in expected[method].items():
-            assert np.array_equal(found[name], column), (name, method, fault)
+            assert np.array_equal(predictions[name], column), (name, method, fault)
         assert (left := {path.name for path in folder.iterdir()}) == LEFT, (method, fault, left)
         assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("lock"))
         shutil.rmtree(folder)

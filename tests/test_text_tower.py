@@ -69,10 +69,10 @@ def test_episodes_and_class_specific_contexts_do_not_mix(clip_model):
         torch.testing.assert_close(tower(context[None])[0], features)
     equal = shared.expand(1, len(NAMES), -1, -1)
     torch.testing.assert_close(tower(equal), tower(shared[None]), atol=2e-6, rtol=1e-5)
-    own = equal + torch.randn(2, len(NAMES), 4, 64)
-    features = tower(own)
+    contexts = equal + torch.randn(2, len(NAMES), 4, 64)
+    features = tower(contexts)
     for k, name in enumerate(NAMES):
-        alone = tower_of(clip_model, [name])(own[:, k])
+        alone = tower_of(clip_model, [name])(contexts[:, k])
         torch.testing.assert_close(features[:, k], alone[:, 0], atol=2e-6, rtol=1e-5)
 
 
@@ -85,12 +85,14 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
     tokens = class_tokens(NAMES, TOKENIZER)
     features = []
     for k, name in enumerate(NAMES):
-        own = clip_model.token_embedding(torch.tensor(tokens[k]))
+        name_embeddings = clip_model.token_embedding(torch.tensor(tokens[k]))
         count = len(TOKENIZER.encode(name.replace("_", " ")))
         start = clip_model.token_embedding(torch.tensor(TOKENIZER.start))
         words = context[k] if class_specific else context
         half = {"end": 5, "middle": 2, "front": 0}[position]
-        row = torch.cat([start, words[:half], own[:count], words[half:], own[count:]])
+        row = torch.cat([
+            start, words[:half], name_embeddings[:count], words[half:], name_embeddings[count:],
+        ])
         x = row + clip_model.positional_embedding[: len(row)]
         mask = torch.full((len(row), len(row)), -torch.inf).triu(1)
         for layer in clip_model.transformer.resblocks:
@@ -155,10 +157,10 @@ def test_tokens_of_name_and_context_join_as_in_the_whole_prompt():
         ["annual crop land"], TOKENIZER
     )
     assert clip.clip._tokenizer.decode(class_tokens(["dog"], TOKENIZER)[0]) == "dog . <|endoftext|>"
-    for name, own in zip(NAMES, class_tokens(NAMES, TOKENIZER), strict=True):
-        whole = clip.tokenize(f"a photo of a {name.replace('_', ' ')}.")[0]
-        ours = [whole[0].item(), *TOKENIZER.encode("a photo of a"), *own]
-        assert whole[: len(ours)].tolist() == ours and not whole[len(ours) :].any()
+    for name, name_tokens in zip(NAMES, class_tokens(NAMES, TOKENIZER), strict=True):
+        expected = clip.tokenize(f"a photo of a {name.replace('_', ' ')}.")[0]
+        ours = [expected[0].item(), *TOKENIZER.encode("a photo of a"), *name_tokens]
+        assert expected[: len(ours)].tolist() == ours and not expected[len(ours) :].any()
 
 
 def test_prompts_that_cannot_work():

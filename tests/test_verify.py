@@ -119,10 +119,10 @@ def grid_of_all(root):
 def test_doubtful_cells_are_printed_as_they_are_listed():
     for source, about in published.content()["sources"].items():
         for item in about.get("doubtful", ()):
-            found = published.find_for_run(
+            cell = published.find_for_run(
                 item["metric"], item["method"], item["column"], "ViT-B/16", source=source
             )
-            assert found and item["why"]
+            assert cell and item["why"]
 
 
 def test_the_file_has_versions_and_hardware_and_no_paths(tmp_path):

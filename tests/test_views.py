@@ -148,14 +148,14 @@ def test_draws_depend_on_seed_and_index_alone(mix):
 def test_memory_is_used_again_only_when_no_tensor_refers_to_it():
     maker = ViewMaker(5, 16, augmix=True, seed=0)
     first = maker(photo(), 0)
-    kept = first.clone()
-    place = first.data_ptr()
+    copy = first.clone()
+    address = first.data_ptr()
     part = first[2].numpy()
     del first
     others = [maker(photo(), index) for index in range(1, 4)]
-    assert np.array_equal(part, kept[2]) and place not in [views.data_ptr() for views in others]
+    assert np.array_equal(part, copy[2]) and address not in [views.data_ptr() for views in others]
     del part
-    assert maker(photo(), 9).data_ptr() == place
+    assert maker(photo(), 9).data_ptr() == address
 
 
 @pytest.fixture
@@ -206,12 +206,12 @@ def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel, c
     assert compiles(caplog) and not compiles(caplog)
     (file,) = small_kernel.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
-    whole = file.read_bytes()
+    compiled = file.read_bytes()
     damaged = [
-        whole[:k] + bytes([whole[k] ^ 1]) + whole[k + 1 :]
-        for k in range(0, len(whole), len(whole) // 200)
+        compiled[:k] + bytes([compiled[k] ^ 1]) + compiled[k + 1 :]
+        for k in range(0, len(compiled), len(compiled) // 200)
     ]
-    for content in (*damaged, b"", whole[:-1], whole + b"x"):
+    for content in (*damaged, b"", compiled[:-1], compiled + b"x"):
         file.write_bytes(content)
         assert kernel_cache.read_verified(file) is None
     assert compiles(caplog) and not compiles(caplog)
