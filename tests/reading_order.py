@@ -17,6 +17,9 @@ from types import CodeType, FrameType
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / ".package"))
 
+# Imported before the calls are watched, which would slow the imports down.
+import matplotlib.pyplot  # noqa: E402, F401
+import torch.utils.tensorboard  # noqa: E402, F401
 from promptcal.tools import train  # noqa: E402 - the package of this checkout
 
 OWN_SCOPE = 0x02  # flag of code that has variables of its own: functions, not modules or classes

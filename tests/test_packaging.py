@@ -218,7 +218,8 @@ def test_workflows_and_hooks_are_valid():
         jobs.update(yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"])
     assert set(jobs) == {"test", "quick", "build"}
     for job in jobs.values():
-        assert all("uses" in step or "run" in step for step in job["steps"])
+        for step in job["steps"]:
+            assert "uses" in step or "run" in step
 
     metadata = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pythons = jobs["test"]["strategy"]["matrix"]["python"]

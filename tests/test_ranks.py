@@ -40,20 +40,6 @@ def finish_ranks(ranks: int, arguments: list[object]) -> str:
     return output
 
 
-@pytest.mark.slow
-def test_torchrun(runs, tmp_path):
-    """A mistake that all processes meet is reported once."""
-    process = torchrun(2, runs.arguments(tmp_path / "run"))
-    wrong = torchrun(2, runs.arguments(tmp_path / "wrong", "--root", tmp_path / "nowhere"))
-    output, err = process.communicate()
-    assert process.returncode == 0, err
-    for words in ONCE:
-        assert output.count(words) == 1
-    runs.assert_whole(tmp_path / "run")
-    _, err = wrong.communicate()
-    assert wrong.returncode != 0 and err.count("error: data root") == 1, err
-
-
 def test_any_number_of_ranks_gives_the_same_predictions(runs, tmp_path):
     """Two here, three below."""
     output = finish_ranks(2, runs.arguments(tmp_path / "run"))
@@ -74,7 +60,7 @@ def test_ranks_share_the_cache_and_the_jacobian(runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_loses_nothing(runs, tmp_path):
+def test_torchrun_continues_after_the_death_of_a_rank(runs, tmp_path):
     run = tmp_path / "run"
     process = torchrun(2, runs.arguments(run))
     process.wait_for(lambda: len(parts_of(run)) >= 2)
@@ -84,5 +70,19 @@ def test_a_rank_that_dies_loses_nothing(runs, tmp_path):
     process.communicate()
     assert process.returncode != 0
     assert parts_of(run) and not (run / "results.json").exists()
-    runs.finish_here(run)
+
+    process = torchrun(2, runs.arguments(run))
+    output, err = process.communicate()
+    assert process.returncode == 0, err
+    for words in ONCE:
+        assert output.count(words) == 1
     runs.assert_whole(run)
+
+
+def test_a_mistake_that_all_ranks_meet_is_reported_once(runs, tmp_path):
+    errors = ""
+    for process in start_ranks(2, "train.py", *runs.arguments(tmp_path, "--root", tmp_path / "no")):
+        _, err = process.communicate()
+        assert process.returncode != 0
+        errors += err
+    assert errors.count("error: data root") == 1, errors

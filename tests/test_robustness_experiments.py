@@ -32,15 +32,15 @@ def labels(outcome: Outcome, table: int = 0) -> list[str]:
 
 @pytest.mark.slow
 def test_corruptions(tmp_path):
-    tables, page = demo(tmp_path, "corruptions", 6, "ZeroShot", "TPS")
+    tables, page = demo(tmp_path, "corruptions", 2, "ZeroShot", "TPS")
     assert "LandCover at severity 5" in tables and "LandCover at severity 3" not in tables
-    assert all(
-        name in tables for name in ("gaussian noise", "defocus blur", "fog", "contrast", "Average")
+    for name in ("gaussian noise", "defocus blur", "fog", "contrast", "Average"):
+        assert name in tables
+    caption = (
+        "against severity, LandCover, small CLIP, 20 bins. Seed 0. "
+        "Texts: “a photo of a [class].” Test images of each: 2."
     )
-    assert (
-        "against severity, LandCover, small CLIP, 20 bins. Seed 0. Texts: “a photo of a [class].” Test images of "
-        "each: 6." in page
-    )
+    assert caption in page
 
 
 def test_severities_are_points_of_one_curve_and_the_highest_a_table(tmp_path):
@@ -66,8 +66,8 @@ def test_streams(tmp_path):
     ):
         assert f"| {row}" in tables
     assert "Classes among 64 successive images" in tables
-    assert all(f"Order of the images: {order}. Over the stream, LandCover, small CLIP" in page
-               for order in ("random", "correlated", "sorted"))
+    for order in ("random", "correlated", "sorted"):
+        assert f"Order of the images: {order}. Over the stream, LandCover, small CLIP" in page
 
 
 def test_descriptions_in_a_demo(tmp_path):

@@ -152,7 +152,8 @@ def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path, n
         pass
     left = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file.relative_to(tmp_path).as_posix() for file in left} == set(names)
-    assert all(file.read_text() == "mine" for file in left)
+    for file in left:
+        assert file.read_text() == "mine"
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
