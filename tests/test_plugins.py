@@ -1,6 +1,5 @@
 """Methods, data sets, metrics, backbones and experiments of another repository."""
 import json
-import os
 import re
 import subprocess
 import sys
@@ -56,11 +55,10 @@ def test_the_example_repository_runs_as_a_package_of_its_own(repository):
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"Hinge pairs +\*?\d", done.stdout) and "2 runs done now" in done.stdout
-    words = ["pairs.yaml", "--plugin", "hinge_pairs,birds", "--jobs", "2", "--backbone", "small",
-             "--root", "DATA", "--limit", "4", "--set", "TTA.VIEWS", "10"]
-    done = subprocess.run(
-        [sys.executable, str(PROJECT / "tools" / "reproduce.py"), *words], capture_output=True,
-        text=True, timeout=300, cwd=repository, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = command(
+        reproduce.main, "pairs.yaml", "--plugin", "hinge_pairs,birds", "--jobs", "2",
+        "--backbone", "small", "--root", "DATA", "--limit", "4", "--set", "TTA.VIEWS", "10",
+    )
     assert done.returncode == 0, done.stderr
     assert "Garden birds" in done.stdout and "*" in done.stdout
     assert "5 runs done now; 1 of 1 outcome written" in done.stdout

@@ -161,6 +161,7 @@ class Recorder(importlib.abc.MetaPathFinder):
             until = time.monotonic() + 60
             while len(list(folder.iterdir())) < 2 and time.monotonic() < until:  # the other worker
                 time.sleep(0.02)
+            os._exit(0)
 
 sys.meta_path.insert(0, Recorder())
 """
@@ -169,7 +170,7 @@ sys.meta_path.insert(0, Recorder())
 @pytest.mark.slow
 def test_each_worker_sees_its_gpu_when_it_first_imports_torch(tmp_path, monkeypatch):
     """Two workers, which overlap in time, and a machine with two GPUs as far as this process
-    knows."""
+    knows. They end where they would import torch."""
     recorded = tmp_path / "recorded"
     recorded.mkdir()
     (tmp_path / "sitecustomize.py").write_text(RECORDER)
@@ -183,10 +184,10 @@ def test_each_worker_sees_its_gpu_when_it_first_imports_torch(tmp_path, monkeypa
     runs = select(expand(read_experiment("table1"), workspace), ["ZeroShot"])
     groups = work_groups(runs)
     assert len(groups) == 2
-    assert run_groups(groups, jobs=2) == {}
+    failed = run_groups(groups, jobs=2)
     assert sorted(path.read_text() for path in recorded.iterdir()) == ["4", "9"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4, 9"
-    assert [run for run in runs if not run.finished] == []
+    assert failed.keys() == set(runs)
 
 
 def test_a_run_that_another_process_computes_counts_as_failed(tmp_path):
@@ -411,18 +412,12 @@ def test_the_list_needs_no_torch_and_less_than_a_cpu_second():
 # --- outcomes
 
 
-@pytest.mark.parametrize("name", [
-    "reliability",
-    pytest.param("two_steps", marks=pytest.mark.slow),
-    pytest.param("prompts", marks=pytest.mark.slow),
-    pytest.param("seeds", marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize("name", ["reliability", "two_steps", "prompts", "seeds"])
 def test_outcomes_of_real_plans(tmp_path, name):
-    """On made-up runs of the real data sets: every layout writes its files, with published
+    """On made-up runs of a real data set: every layout writes its files, with published
     figures."""
-    datasets = ("dtd", "fgvc_aircraft", "eurosat")
     experiment, workspace, plan = plan_of(
-        tmp_path, name, keep=lambda run: run.dataset in datasets, whole=True)
+        tmp_path, name, keep=lambda run: run.dataset == "dtd", whole=True)
     failed = {plan[-1]: "out of memory"}
     known: dict = {}
     outcome = write_outcome(experiment, workspace, plan, failed, known)

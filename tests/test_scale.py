@@ -1,6 +1,5 @@
 """Many classes: pairs in blocks of rows give the same values and gradients, and memory does not
 grow with K²."""
-import multiprocessing
 import resource
 
 import pytest
@@ -15,6 +14,8 @@ from promptcal.trainers.vlm.openai_clip import CLIP, VOCAB_SIZE
 from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 from torch import Tensor
+
+from processes import SERVER
 
 REGULARISERS = {
     "orthogonality": objectives.orthogonality,
@@ -93,5 +94,5 @@ def episode_memory(_: None) -> int:
 @pytest.mark.slow
 def test_many_classes_take_little_memory():
     """In a new process, whose peak memory is its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with SERVER.Pool(1) as pool:
         assert pool.map(episode_memory, [None])[0] < 4.5e8  # 3.0e8; with all cosines at once 6.5e8
