@@ -24,7 +24,7 @@ from promptcal.trainers.runs.run_dir import RunDir
 from fault_runs import FaultRuns, parts_of
 from processes import Process
 
-KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer test
+KILLS = int(os.environ.get("PROMPTCAL_KILLS", 3))  # rounds of kill -9; more for a longer test
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from promptcal.trainers.runs.run_dir import read_predictions
 from common import make_image_folder
 from processes import forked
 
-SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 4))
+SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 3))
 TUNED = ("TPT", "CTPT", "OTPT", "SoC")
 # They need no gradients, which torch does not compute in a fork of a process that has computed
 # some.
