@@ -1,4 +1,5 @@
-"""Shared by the tests: small CLIPs with random weights, an image folder, commands in this process."""
+"""Shared by the tests: small CLIPs with random weights, an image folder, commands in this
+process."""
 from __future__ import annotations
 
 import importlib
@@ -36,7 +37,8 @@ PDF_CANVAS = style.FigureCanvasPdf
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
-    """Undoes what a command has set for the whole process: log handlers and torch's number of threads."""
+    """Undoes what a command has set for the whole process: log handlers and torch's number of
+    threads."""
     torch.set_num_threads(1)
     yield
     for handler in list(cli.LOGGER.handlers):
@@ -225,7 +227,8 @@ def run_method(clip_file: Path, image_folder: Path) -> Callable[..., dict[str, n
 
 @pytest.fixture
 def train(clip_file: Path, image_folder: Path, tmp_path: Path) -> Callable[..., Done]:
-    """Runs tools/train.py on the image folder with the tiny CLIP; the run folder is tmp_path/run."""
+    """Runs tools/train.py on the image folder with the tiny CLIP; the run folder is
+    tmp_path/run."""
     def run(trainer: str, *args: object, **env: str) -> Done:
         options = [
             "--trainer", trainer,

@@ -1,4 +1,5 @@
-"""Prompt checkpoints as CoOp on Dassl writes them: with live scheduler and optimizer objects in the pickle."""
+"""Prompt checkpoints as CoOp on Dassl writes them: with live scheduler and optimizer objects in the
+pickle."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,7 +22,9 @@ class PromptLearner(nn.Module):
     def __init__(self, model: CLIP, classnames: Sequence[str], context: Tensor) -> None:
         super().__init__()
         n_ctx = context.shape[-2]
-        tokens = clip.tokenize([f"{' '.join('X' * n_ctx)} {name.replace('_', ' ')}." for name in classnames])
+        tokens = clip.tokenize(
+            [f"{' '.join('X' * n_ctx)} {name.replace('_', ' ')}." for name in classnames]
+        )
         embedding = model.token_embedding(tokens).detach().to(context.dtype)
         self.ctx = nn.Parameter(context)
         self.register_buffer("token_prefix", embedding[:, :1])
@@ -29,10 +32,13 @@ class PromptLearner(nn.Module):
 
 
 class ConstantWarmup(LRScheduler):
-    """A warm-up that hands over to a successor, which its state then holds as a live object, as Dassl's does."""
+    """A warm-up that hands over to a successor, which its state then holds as a live object, as
+    Dassl's does."""
 
     def __init__(self, optimizer, successor: LRScheduler, epochs: int, rate: float) -> None:
-        self.successor, self.warmup_epoch, self.cons_lr = successor, epochs, rate
+        self.successor = successor
+        self.warmup_epoch = epochs
+        self.cons_lr = rate
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float]:
@@ -48,7 +54,9 @@ class ConstantWarmup(LRScheduler):
             super().step(epoch)
 
 
-def sgd_with_warmup(learner: nn.Module, epochs: int, warmup: int = 1) -> tuple[torch.optim.SGD, LRScheduler]:
+def sgd_with_warmup(
+    learner: nn.Module, epochs: int, warmup: int = 1
+) -> tuple[torch.optim.SGD, LRScheduler]:
     """CoOp's optimizer and, as Dassl builds it, its scheduler."""
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.002, momentum=0.9, weight_decay=5e-4)
     cosine = CosineAnnealingLR(optimizer, float(epochs))
@@ -56,9 +64,11 @@ def sgd_with_warmup(learner: nn.Module, epochs: int, warmup: int = 1) -> tuple[t
 
 
 def save_as_dassl(
-    directory: Path, model: CLIP, classnames: Sequence[str], context: Tensor, epoch: int = 50, best: bool = False,
+    directory: Path, model: CLIP, classnames: Sequence[str], context: Tensor, epoch: int = 50,
+    best: bool = False,
 ) -> Path:
-    """`<directory>/prompt_learner/model.pth.tar-<epoch>` after a step, so that SGD has a momentum to save."""
+    """`<directory>/prompt_learner/model.pth.tar-<epoch>` after a step, so that SGD has a momentum
+    to save."""
     learner = PromptLearner(model, classnames, context)
     optimizer, scheduler = sgd_with_warmup(learner, epoch)
     learner.ctx.grad = torch.ones_like(learner.ctx)
@@ -68,7 +78,9 @@ def save_as_dassl(
     scheduler.step()
     with torch.no_grad():
         learner.ctx.copy_(before)
-    path = directory / "prompt_learner" / ("model-best.pth.tar" if best else f"model.pth.tar-{epoch}")
+    path = (
+        directory / "prompt_learner" / ("model-best.pth.tar" if best else f"model.pth.tar-{epoch}")
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({
         "state_dict": learner.state_dict(), "epoch": epoch, "optimizer": optimizer.state_dict(),

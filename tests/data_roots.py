@@ -153,7 +153,8 @@ def build_imagenet(name: str, images: Path) -> list[str]:
 
 
 def build_imagenet_c(
-    root: Path, corruptions: list[str], severities: tuple = (1, 2, 3, 4, 5), name: str = "ImageNet-C",
+    root: Path, corruptions: list[str], severities: tuple = (1, 2, 3, 4, 5),
+    name: str = "ImageNet-C",
 ) -> None:
     """Two images of each of twelve classes under each corruption."""
     for corruption in corruptions:

@@ -61,7 +61,8 @@ def assert_same(run: Path, expected: dict[str, np.ndarray]) -> None:
     """Bit for bit, for the same samples; and only the results are left."""
     predictions = read_predictions(run)
     assert predictions.keys() == expected.keys()
-    assert all(np.array_equal(predictions[name], expected[name]) for name in expected)
+    for name in expected:
+        assert np.array_equal(predictions[name], expected[name])
     assert {path.name for path in run.iterdir()} == {
         "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
 

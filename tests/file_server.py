@@ -20,7 +20,8 @@ def names(folder: Path) -> list[str]:
 
 
 class FileServer:
-    """Serves `files` by name. `cut` ends a transfer after so many bytes; `requests` keeps (name, Range header)."""
+    """Serves `files` by name. `cut` ends a transfer after so many bytes; `requests` keeps (name,
+    Range header)."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -70,8 +71,8 @@ def serving():
 
 @contextmanager
 def answering(*answers: bytes, pause: float = 0.0):
-    """A host that sends these bytes, one answer a connection and the last again and again, whatever it is asked; with
-    a pause, byte by byte. Yields its address and the requests it got."""
+    """A host that sends these bytes, one answer a connection and the last again and again, whatever
+    it is asked; with a pause, byte by byte. Yields its address and the requests it got."""
     requests: list[bytes] = []
     ended = threading.Event()
 
@@ -82,7 +83,9 @@ def answering(*answers: bytes, pause: float = 0.0):
                 with connection:
                     requests.append(connection.recv(65536))
                     answer = answers[min(len(requests), len(answers)) - 1]
-                    for piece in [answer] if not pause else [answer[i : i + 1] for i in range(len(answer))]:
+                    for piece in (
+                        [answer] if not pause else [answer[i : i + 1] for i in range(len(answer))]
+                    ):
                         if ended.is_set():
                             break
                         connection.sendall(piece)

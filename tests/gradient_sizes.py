@@ -2,8 +2,10 @@
 
     python tests/gradient_sizes.py
 
-prints the table of trainers/README.md. pytest does not collect this file; `test_objectives.py` uses it.
+prints the table of trainers/README.md. pytest does not collect this file; `test_objectives.py`
+uses it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,19 +20,20 @@ LOSS = 0.8  # L_TPT of the simulation
 WEIGHTS = {"otpt": 18.0, "soc": 30.0}  # λ
 # Readings of what the paper leaves open: the weight, and through which statistics gradients flow.
 READINGS = {
-    "ratio": ("ratio", "detached"), "inverse": ("inverse", "detached"), "none": ("none", "detached"),
-    "live": ("live", "detached"), "inverse, flow": ("inverse", "flow"),
-    "inverse, flow_delta": ("inverse", "flow_delta"),
+    "ratio": ("ratio", "detached"), "inverse": ("inverse", "detached"),
+    "none": ("none", "detached"), "live": ("live", "detached"),
+    "inverse, flow": ("inverse", "flow"), "inverse, flow_delta": ("inverse", "flow_delta"),
 }
 
 
 def simulated_prototypes(classes: int, features: int = 512) -> Tensor:
-    """Unit rows with a part common to all and twenty shared traits: cosines of about 0.7 ± 0.08, as CLIP's."""
+    """Unit rows with a part common to all and twenty shared traits: cosines of about 0.7 ± 0.08, as
+    CLIP's."""
     generator = torch.Generator().manual_seed(0)
     common = torch.randn(features, generator=generator)
     traits = torch.randn(20, features, generator=generator)
-    own = torch.randn(classes, 20, generator=generator) @ traits / 20**0.5
-    return F.normalize((1.5 * common + own).double(), dim=-1)
+    traits_part = torch.randn(classes, 20, generator=generator) @ traits / 20**0.5
+    return F.normalize((1.5 * common + traits_part).double(), dim=-1)
 
 
 def along_sphere(text: Tensor, penalty: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -57,7 +60,8 @@ def penalty_factor(penalty: Tensor, scale: str) -> Tensor:
     """What the penalty's gradient is multiplied by in loss + weight(loss, penalty) · penalty."""
     loss = torch.tensor(LOSS, dtype=penalty.dtype)
     leaf = penalty.clone().requires_grad_()
-    ratio = leaf / loss if scale == "live" else balance(loss, leaf, scale)  # only `live` is not detached
+    # only `live` is not detached
+    ratio = leaf / loss if scale == "live" else balance(loss, leaf, scale)
     (factor,) = torch.autograd.grad(loss + WEIGHTS["soc"] * ratio * leaf, leaf)
     return factor
 

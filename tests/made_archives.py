@@ -49,7 +49,8 @@ def unix_zip_entry(name, mode):
 
 
 def refuse(tmp_path, content, message, name=""):
-    """Unpacks `content`, which must be refused. Nothing may be left in the work folder or beside it."""
+    """Unpacks `content`, which must be refused. Nothing may be left in the work folder or beside
+    it."""
     if not name:
         name = "data.zip" if content.startswith(b"PK") else "data.tar"
     work = tmp_path / "work"

@@ -26,7 +26,8 @@ VISION = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 16}
 # Heads of 32, not of 64.
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 3}
 NAMES = [
-    "cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog",
+    "cat", "annual crop land", "Yorkshire_Terrier",
+    "a very long name for single class of things", "dog",
 ]
 CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
 WORDS = (
@@ -179,7 +180,8 @@ def word_embedding(model: nn.Module) -> nn.Embedding:
 
 
 def make_open_clip(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
-    """The model's name and open_clip's own random model, whose weights lie at <folder>/<kind>.pt."""
+    """The model's name and open_clip's own random model, whose weights lie at
+    <folder>/<kind>.pt."""
     _, config = OPEN_CLIP_KINDS[kind]
     config = dict(config)
     if kind == "siglip":

@@ -3,7 +3,9 @@ import json
 from pathlib import Path
 
 
-def write_columns(folder: Path, columns: dict, features: dict | None = None, name: str = "test.parquet") -> Path:
+def write_columns(
+    folder: Path, columns: dict, features: dict | None = None, name: str = "test.parquet"
+) -> Path:
     import pyarrow
     from pyarrow import parquet
 
@@ -18,7 +20,10 @@ def write_columns(folder: Path, columns: dict, features: dict | None = None, nam
 
 def cells(hub: Path, count: int = 4) -> list:
     """The first pictures of a folder as cells of images."""
-    return [{"bytes": (hub / "pictures" / "test" / f"{n}.png").read_bytes(), "path": None} for n in range(count)]
+    return [
+        {"bytes": (hub / "pictures" / "test" / f"{n}.png").read_bytes(), "path": None}
+        for n in range(count)
+    ]
 
 
 def label_feature(names: list[str]) -> dict:

@@ -27,7 +27,8 @@ from promptcal.trainers.runs.record import RunRecord, content_hash
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai_clip import WEIGHT_URLS
 
-# How sharp each method's logits are. Labels are drawn at sharpness 1: above it means over-confident.
+# How sharp each method's logits are. Labels are drawn at sharpness 1: above it means
+# over-confident.
 SHARPNESS = {"ZeroShot": 1.1, "TPT": 2.6, "CTPT": 2.0, "OTPT": 1.7, "SoC": 1.3}
 
 

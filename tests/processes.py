@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import BinaryIO
@@ -108,11 +108,14 @@ class Process:
             time.sleep(0.01)
 
 
-def run_script(words: list[str], env: dict[str, str], limit: int, out: Connection, err: Connection) -> None:
+def run_script(
+    words: list[str], env: dict[str, str], limit: int, out: Connection, err: Connection
+) -> None:
     """In the new process."""
     os.setsid()
     redirect_streams(out.fileno(), err.fileno())
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    # ignored where the tests run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     os.environ.clear()
     os.environ.update(env)
@@ -130,11 +133,6 @@ def redirect_streams(out: int, err: int) -> None:
         os.dup2(fd, target)
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
-
-
-def children(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
 
 
 def start_ranks(count: int, name: str, *args: object) -> list[Process]:
@@ -180,4 +178,6 @@ def forked(function: Callable[[], None]) -> subprocess.CompletedProcess:
         child.join()
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(function.__name__, child.exitcode, out.read(), err.read())
+        return subprocess.CompletedProcess(
+            function.__name__, child.exitcode, out.read(), err.read()
+        )

@@ -1,4 +1,5 @@
-"""Proof-reading of the published tables: averages, differences and colours that do not follow from their cells."""
+"""Proof-reading of the published tables: averages, differences and colours that do not follow from
+their cells."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -32,7 +33,10 @@ def find_slips(source: str | None = SOC) -> list[Slip]:
     """All slips of one source, or of all with None."""
     slips = []
     for name in published.tables_of(source):
-        grid = {(cell.metric, method_key(cell.method), cell.column): cell for cell in published.cells(name)}
+        grid = {
+            (cell.metric, method_key(cell.method), cell.column): cell
+            for cell in published.cells(name)
+        }
         for (metric, method, column), cell in grid.items():
             if column == AVERAGE:
                 row = []
@@ -65,5 +69,7 @@ def check_difference(cell: Cell, printed: str, baseline: Cell) -> list[Slip]:
         slips.append(Slip(cell, "difference", printed, f"{actual:+}", rounding))
     is_better = actual >= 0 if cell.metric == "accuracy" else actual <= 0
     if (cell.colour == "better") != is_better:
-        slips.append(Slip(cell, "colour", str(cell.colour), "better" if is_better else "worse", False))
+        slips.append(
+            Slip(cell, "colour", str(cell.colour), "better" if is_better else "worse", False)
+        )
     return slips

@@ -17,6 +17,9 @@ from types import CodeType, FrameType
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / ".package"))
 
+# Imported before the calls are watched, which would slow the imports down.
+import matplotlib.pyplot  # noqa: E402, F401
+import torch.utils.tensorboard  # noqa: E402, F401
 from promptcal.tools import train  # noqa: E402 - the package of this checkout
 
 OWN_SCOPE = 0x02  # flag of code that has variables of its own: functions, not modules or classes
@@ -24,7 +27,8 @@ INNER_LOOPS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 
 def files_in_reading_order(arguments: list[str]) -> list[tuple[str, str]]:
-    """File and name of each function of the project that a command calls, in order of first calls."""
+    """File and name of each function of the project that a command calls, in order of first
+    calls."""
     met: set[CodeType] = set()
     functions: list[tuple[str, str]] = []
     finished: list[bool] = []
@@ -67,10 +71,13 @@ def is_importing(frame: FrameType | None) -> bool:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        functions = files_in_reading_order([
-            "--trainer", "SoC", "--dataset-config-file", "landcover", "--output-dir", f"{folder}/run",
-            "TEST.LIMIT", "12", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0",
-        ])
+        functions = files_in_reading_order(
+            [
+                "--trainer", "SoC", "--dataset-config-file", "landcover",
+                "--output-dir", f"{folder}/run", "TEST.LIMIT", "12", "TTA.VIEWS", "10",
+                "DATALOADER.NUM_WORKERS", "0",
+            ]
+        )
     changes = 0
     before = ""
     for file, name in functions:

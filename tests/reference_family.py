@@ -9,7 +9,12 @@ import math
 
 import torch
 import torch.nn.functional as F
-from promptcal.trainers.reference import class_logits, encode_prompts, most_confident_views, tokenize_prompts
+from promptcal.trainers.reference import (
+    class_logits,
+    encode_prompts,
+    most_confident_views,
+    tokenize_prompts,
+)
 from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
 
@@ -24,7 +29,8 @@ def by_entropy(logits: Tensor) -> list[int]:
 
 
 def cubic_orthogonality(text: Tensor) -> Tensor:
-    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ with every Householder reflector written out: K×K×K numbers."""
+    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ with every Householder reflector written out: K×K×K
+    numbers."""
     similarity = text @ text.T
     identity = torch.eye(len(text), dtype=text.dtype)
     normals = similarity - similarity.norm(dim=1, keepdim=True) * identity  # (K, K)

@@ -65,7 +65,9 @@ def keep_lowest(entries: list[Entry], entry: Entry, most: int) -> list[Entry]:
     return sorted([*entries, entry], key=lambda item: item[0])[:most]
 
 
-def bca(images: list[Tensor], text: Tensor, confident: bool, count: float = 20000.0) -> list[Tensor]:
+def bca(
+    images: list[Tensor], text: Tensor, confident: bool, count: float = 20000.0
+) -> list[Tensor]:
     centres = list(text.clone())
     priors = list(torch.eye(len(text), dtype=text.dtype))
     images_of_centre = [count] * len(text)

@@ -198,7 +198,9 @@ def test_uninformative_classes_are_warned_about(clip_model, caplog, names, messa
 def test_threads_do_not_share_the_state_of_an_online_method(clip_model, trainer):
     expected = adapt(trainer, clip_model, NAMES, pixels).logits
     with ThreadPoolExecutor(3) as pool:
-        for logits in pool.map(lambda _: adapt(trainer, clip_model, NAMES, pixels).logits, range(6)):
+        for logits in pool.map(
+            lambda _: adapt(trainer, clip_model, NAMES, pixels).logits, range(6)
+        ):
             assert torch.equal(logits, expected)
 
 

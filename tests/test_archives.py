@@ -54,15 +54,19 @@ def corrupt_zip():
 
 @pytest.mark.parametrize("content", [
     tar_bytes(FILES, mode="w:gz")[:-500],
-    gzip.compress(tar_bytes(FILES)[:512 * 20]),
+    gzip.compress(tar_bytes(FILES)[: 512 * 20]),
     tar_bytes(FILES)[:5000],  # within a file
-    tar_bytes(FILES)[:512 + 20_480],  # exactly between two files
+    tar_bytes(FILES)[: 512 + 20_480],  # exactly between two files
     zip_bytes(FILES)[:-100],
     corrupt_zip(),
     tar_bytes({"x" * 300: b"a"}),  # a name that no disk accepts
     b"<html>quota exceeded</html>",
     b"",
-], ids=["gz", "tar in gz", "in a file", "between files", "zip", "bad byte", "name", "page", "empty"])
+],
+ids=[
+    "gz", "tar in gz", "in a file", "between files", "zip", "bad byte", "name", "page",
+    "empty",
+])
 def test_damaged_archives_are_refused(content, tmp_path):
     refuse(tmp_path, content, r"data.(tar|zip) is (damaged or )?incomplete")
 
@@ -153,7 +157,8 @@ def test_too_many_members_are_refused(tmp_path, monkeypatch):
 
 LINKS = (tarfile.SYMTYPE, tarfile.LNKTYPE)
 ODD_KINDS = (
-    *LINKS, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, b"Z",
+    *LINKS, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+    b"Z",
 )
 ZIP_MODES = {
     tarfile.SYMTYPE: stat.S_IFLNK, tarfile.FIFOTYPE: stat.S_IFIFO, tarfile.DIRTYPE: stat.S_IFDIR,
@@ -190,7 +195,8 @@ def zip_of(infos: list[tarfile.TarInfo]) -> bytes:
 @settings(max_examples=150, deadline=None)
 @given(st.booleans(), members, changed_bytes)
 def test_any_archive(zipped, entries, damage):
-    """Regular files within its folder, or one line and nothing at all. What is harmless is accepted."""
+    """Regular files within its folder, or one line and nothing at all. What is harmless is
+    accepted."""
     infos = []
     harmless = bool(entries) and not damage
     for name, kind, target, size in entries:

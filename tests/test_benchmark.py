@@ -37,11 +37,14 @@ def test_it_prints_a_table_and_writes_json(tmp_path, image_folder, monkeypatch):
         assert row["ours"] > 0 and row["reference"] > 0 and row["ratio"] > 0
         assert (row["reached"] is None) == (row["goal"] is None)
     if far_device.available():
-        assert {row["episodes"] for row in content["launches"]} == {8, 32}
         for row in content["launches"]:
-            assert row["per_image"] > 0 and row["reached"] in (None, True)
             design = f"{row['classes']} classes, {row['episodes']} images at once"
             assert design in done.stdout
+        # A GPU would be told no more than the goal allows.
+        default, few, with_jacobian = content["launches"]
+        assert (default["classes"], default["episodes"], few["episodes"]) == (100, 32, 8)
+        assert default["reached"]
+        assert with_jacobian["per_image"] < default["per_image"] < few["per_image"] < 350
 
 
 def test_the_reference_on_encoded_images_is_the_reference():

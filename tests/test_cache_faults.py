@@ -409,7 +409,8 @@ def test_labels_class_names_and_methods_share(logits_of, clean, cache, opened):
 
 @pytest.mark.parametrize("trainer", ["TPT", "ZeroShot"])
 def test_a_store_changes_no_bit(logits_of, clean, cache, trainer):
-    """Features are rounded to the stored type in any case. Of fp32, see the tests of two folders."""
+    """Features are rounded to the stored type in any case. Of fp32, see the tests of two
+    folders."""
     opts = ("MODEL.PREC", "bf16")
     alone = logits_of(clean, "alone", *opts, trainer=trainer)
     for folder in ("written", "read"):

@@ -259,7 +259,9 @@ def test_smooth_ece_by_closed_forms():
 def test_smooth_ece_is_its_authors():
     relplot = pytest.importorskip("relplot")
     rng = np.random.default_rng(2)
-    models = {200: Model(), 1000: Model(error=0.05), 2000: Model(0.86, 0.2), 3000: Model(0.93, -0.1)}
+    models = {
+        200: Model(), 1000: Model(error=0.05), 2000: Model(0.86, 0.2), 3000: Model(0.93, -0.1),
+    }
     for n, model in models.items():
         sample = draw_pair(model, model, n, rng)[0]
         # Their search stops at steps of 1/1024, their mesh has 200 points.

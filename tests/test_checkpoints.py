@@ -52,7 +52,8 @@ def test_clip_from_every_format(tmp_path, resnet):
         loaded = load_clip(str(tmp_path / name), "cpu")
         assert_same_tensors(loaded.state_dict(), model.state_dict())
         assert loaded.visual.input_resolution == 64 and not loaded.training
-        assert not any(parameter.requires_grad for parameter in loaded.parameters())
+        for parameter in loaded.parameters():
+            assert not parameter.requires_grad
 
 
 def test_openais_torchscript_archives_are_read_as_data(tmp_path):

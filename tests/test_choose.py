@@ -122,7 +122,8 @@ def test_missing_validation_runs_are_named_and_nothing_is_chosen_on_test_images(
 
 
 def test_part_of_the_test_list_as_validation_is_found_by_image(tmp_path):
-    """ImageNet's validation list is its test list; with TEST.LIMIT only some images are the same."""
+    """ImageNet's validation list is its test list; with TEST.LIMIT only some images are the
+    same."""
     names = numbered("UCF101 test", 5) + numbered("UCF101 val", 95)
     make_values(tmp_path, "UCF101", "test", SHARPNESS["UCF101"]["test"])
     make_values(tmp_path, "UCF101", "val", SHARPNESS["UCF101"]["val"], n=100, names=names)

@@ -23,21 +23,33 @@ def write(path: Path, text: str) -> str:
 
 def test_every_layer_overrides_the_one_before(tmp_path):
     assert build_cfg("SoC").TRAINER.SOC.LAMBDA == 30
-    data = write(tmp_path / "data.yaml", "TRAINER: {SOC: {LAMBDA: 14.0, DELTA: 30.0, NORM: max, SCALE: none}}")
-    extra = write(tmp_path / "extra.yaml", "TRAINER: {SOC: {DELTA: 40.0, NORM: shift, SCALE: ratio}}")
-    flags, opts = ["TRAINER.SOC.NORM", "minmax", "TRAINER.SOC.SCALE", "inverse"], ["TRAINER.SOC.SCALE", "none"]
+    data = write(
+        tmp_path / "data.yaml",
+        "TRAINER: {SOC: {LAMBDA: 14.0, DELTA: 30.0, NORM: max, SCALE: none}}",
+    )
+    extra = write(
+        tmp_path / "extra.yaml", "TRAINER: {SOC: {DELTA: 40.0, NORM: shift, SCALE: ratio}}"
+    )
+    flags = ["TRAINER.SOC.NORM", "minmax", "TRAINER.SOC.SCALE", "inverse"]
+    opts = ["TRAINER.SOC.SCALE", "none"]
     soc = build_cfg("SoC", data, extra, flags=flags, opts=opts).TRAINER.SOC
     assert (soc.LAMBDA, soc.DELTA, soc.NORM, soc.SCALE) == (14, 40, "minmax", "none")
-    shifted = [build_cfg(name, "imagenet_a").TRAINER[name.upper()].LAMBDA for name in ("CTPT", "OTPT", "SoC")]
+    shifted = [
+        build_cfg(name, "imagenet_a").TRAINER[name.upper()].LAMBDA
+        for name in ("CTPT", "OTPT", "SoC")
+    ]
     assert shifted == [20, 2, 14] and "CTPT" not in build_cfg("SoC", "imagenet_a").TRAINER
     # A method with views of its own has its yaml above the data set's.
-    assert (build_cfg("ZERO", "dtd").TTA.AUGMIX, build_cfg("SoC", "dtd").TTA.AUGMIX) == ("off", "on")
+    assert (build_cfg("ZERO", "dtd").TTA.AUGMIX, build_cfg("SoC", "dtd").TTA.AUGMIX) == (
+        "off", "on",
+    )
     assert build_cfg("ZERO", "dtd").TAG == "default"
 
 
 def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path):
     data = write(tmp_path / "data.yaml", "TRAINER: {NAME: ZeroShot}")
-    extra = write(tmp_path / "config.yaml", build_cfg("TPT", opts=["TTA.STEPS", 3]).dump())  # of a run
+    # of a run
+    extra = write(tmp_path / "config.yaml", build_cfg("TPT", opts=["TTA.STEPS", 3]).dump())
     for trainer, files, opts, name, steps in (
         ("", [data], [], "ZeroShot", 0),
         ("", [data, extra], [], "TPT", 3),
@@ -52,7 +64,9 @@ def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path):
     assert build_cfg(resume=str(tmp_path)).TTA.STEPS == 3
 
 
-@pytest.mark.parametrize("file", sorted((CONFIGS / "trainers").glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted((CONFIGS / "trainers").glob("*.yaml")), ids=lambda file: file.stem
+)
 def test_a_trainers_yaml_holds_only_what_differs_from_the_defaults(file):
     """So that each value has one home."""
     values = dict(flatten(read_yaml(file)))
@@ -62,7 +76,10 @@ def test_a_trainers_yaml_holds_only_what_differs_from_the_defaults(file):
 
 
 def test_the_shifted_data_sets_have_the_same_settings():
-    files = ["imagenet_a", "imagenet_c", "imagenet_r", "imagenet_sketch", "imagenetv2", "landcover_shift"]
+    files = [
+        "imagenet_a", "imagenet_c", "imagenet_r", "imagenet_sketch", "imagenetv2",
+        "landcover_shift",
+    ]
     settings = {}
     for name in files:
         values = dict(flatten(read_yaml(CONFIGS / "datasets" / f"{name}.yaml")))
@@ -80,7 +97,9 @@ def test_a_setting_of_another_method_is_reported(caplog):
 
 
 def test_a_config_is_frozen_and_its_plain_yaml_reads_back_the_same(tmp_path):
-    cfg = build_cfg("SoC", opts=["TTA.STEPS", "2", "TAG", "010", "OPTIM.LR", 1e-5, "MODEL.BACKBONE.NAME", "1e3"])
+    cfg = build_cfg(
+        "SoC", opts=["TTA.STEPS", "2", "TAG", "010", "OPTIM.LR", 1e-5, "MODEL.BACKBONE.NAME", "1e3"]
+    )
     with pytest.raises(AttributeError):
         cfg.SEED = 3
     assert yaml.safe_load(cfg.dump())["TRAINER"]["NAME"] == "SoC"
@@ -89,14 +108,24 @@ def test_a_config_is_frozen_and_its_plain_yaml_reads_back_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(("key", "text", "value"), [
-    ("OPTIM.LR", "1", 1.0), ("OPTIM.LR", "1e-3", 0.001), ("OPTIM.LR", 2, 2.0), ("SEED", "0", 0), ("SEED", 7, 7),
-    ("SEED", "010", 10), ("TEST.LIMIT", "1_000", 1000),
-    ("TTA.AUGMIX", "on", "on"), ("TTA.AUGMIX", "off", "off"), ("PROMPT.CTX_INIT", "10", "10"),
-    ("PROMPT.CTX_INIT", "a photo of the", "a photo of the"), ("MODEL.BACKBONE.NAME", "123", "123"),
-    ("MODEL.INIT_WEIGHTS", None, ""), ("DATASET.ROOT", "2024-13-45", "2024-13-45"),
+    ("OPTIM.LR", "1", 1.0),
+    ("OPTIM.LR", "1e-3", 0.001),
+    ("OPTIM.LR", 2, 2.0),
+    ("SEED", "0", 0),
+    ("SEED", 7, 7),
+    ("SEED", "010", 10),
+    ("TEST.LIMIT", "1_000", 1000),
+    ("TTA.AUGMIX", "on", "on"),
+    ("TTA.AUGMIX", "off", "off"),
+    ("PROMPT.CTX_INIT", "10", "10"),
+    ("PROMPT.CTX_INIT", "a photo of the", "a photo of the"),
+    ("MODEL.BACKBONE.NAME", "123", "123"),
+    ("MODEL.INIT_WEIGHTS", None, ""),
+    ("DATASET.ROOT", "2024-13-45", "2024-13-45"),
 ])
 def test_values_take_the_type_of_their_key(tmp_path, key, text, value):
-    """On the command line and in a file, where yaml alone would read 010 as 8, and on and off as truth values."""
+    """On the command line and in a file, where yaml alone would read 010 as 8, and on and off as
+    truth values."""
     group, _, leaf = key.rpartition(".")
     line = f"{leaf}: {'' if text is None else text}"
     for name in reversed(group.split(".") if group else []):
@@ -120,13 +149,16 @@ def test_values_take_the_type_of_their_key(tmp_path, key, text, value):
     (["DATASET.ROOT", ["a"]], "must be of type str, not ['a']"),
     (["OPTIM.LR", 0], "OPTIM.LR is 0.0; it must be above 0"),
     (["OPTIM.LR", "nan"], "OPTIM.LR is nan; it must be a finite number"),
-    (["TTA.SELECT", 0.01], "TTA.SELECT is 0.01; it must be at least 0.0157 to keep one of 64 views"),
+    (["TTA.SELECT", 0.01],
+     "TTA.SELECT is 0.01; it must be at least 0.0157 to keep one of 64 views"),
     (["TTA.SELECT", 1.5], "a share above 0 and up to 1"),
     (["SEED", -1], "SEED is -1; it must be 0 or more"),
     (["TRAINER.SOC.SCALE", "both"], "must be one of inverse, ratio, none"),
-    (["OPTIM.NAME", "lion"], "OPTIM.NAME lion in the command is no longer a setting: adamw is the only optimizer here"),
+    (["OPTIM.NAME", "lion"],
+     "OPTIM.NAME lion in the command is no longer a setting: adamw is the only optimizer here"),
     (["TEST.SALS", "True"], "is no longer a setting: the report measures SaLS for every run"),
-    (["TTA.JACOBIAN_GB", 10], "is no longer a setting: use TTA.JACOBIAN on, which has no limit of memory, or off"),
+    (["TTA.JACOBIAN_GB", 10],
+     "is no longer a setting: use TTA.JACOBIAN on, which has no limit of memory, or off"),
     (["DATASET.LABEL", "a\nb"], "it must be a name of up to 80 printable characters"),
     (["DATASET.NAME", "UFC101"], "unknown data set 'UFC101'. Did you mean 'UCF101'?"),
     (["PROMPT.CTX_INIT", "a photo of {}"], "the class name follows"),
@@ -139,7 +171,8 @@ def test_bad_settings_get_one_line_with_the_remedy(opts, message):
 
 
 @pytest.mark.parametrize(("name", "text", "message"), [
-    ("c.py", "import os", "is not a .yaml file; other kinds are refused because they can run code"),
+    ("c.py", "import os",
+     "is not a .yaml file; other kinds are refused because they can run code"),
     ("c.yaml", "TTA: [", "cannot read config file"),
     ("c.yaml", "TTA: !!python/object/apply:os.getcwd []", "cannot read config file"),
     ("c.yaml", "- 1", "must hold KEY: value pairs, not list"),
@@ -151,9 +184,12 @@ def test_bad_settings_get_one_line_with_the_remedy(opts, message):
     ("c.yaml", "TRAINER: SoC", "unknown key 'TRAINER'"),
     ("c.yaml", "TTA: &a {STEPS: 1}\nOPTIM: *a", "it has aliases (*name): write the values out"),
     ("c.yaml", "TRAINER: {NAME: [a]}", "TRAINER.NAME in"),
-    ("c.yaml", "TTA: {VIEWS: 8}\nSEED: 1\nTTA: {STEPS: 2}", ": 'TTA' is there twice, in lines 1 and 3"),
-    ("c.yaml", "TTA.STEPS: 1\nTTA: {STEPS: 2}", "it has a key twice, as one name with dots and in a group"),
-    ("c.yaml", "TTA:\n  STEPS: 1\n  VIEWS: 8\n  STEPS: 2", "'STEPS' is there twice, in lines 2 and 4"),
+    ("c.yaml", "TTA: {VIEWS: 8}\nSEED: 1\nTTA: {STEPS: 2}",
+     ": 'TTA' is there twice, in lines 1 and 3"),
+    ("c.yaml", "TTA.STEPS: 1\nTTA: {STEPS: 2}",
+     "it has a key twice, as one name with dots and in a group"),
+    ("c.yaml", "TTA:\n  STEPS: 1\n  VIEWS: 8\n  STEPS: 2",
+     "'STEPS' is there twice, in lines 2 and 4"),
 ])
 @pytest.mark.parametrize("trainer", ["SoC", ""])
 def test_bad_config_files(tmp_path, trainer, name, text, message):
@@ -173,7 +209,9 @@ def test_the_smallest_share_that_is_suggested_works(views):
 def test_missing_files_and_trainers():
     with pytest.raises(ConfigError, match="cannot read config file nowhere.yaml: no such file"):
         build_cfg("SoC", config_file="nowhere.yaml")
-    with pytest.raises(UnknownNameError, match="unknown trainer 'SoCC'. Did you mean 'SoC'\\? Known: .*ZeroShot"):
+    with pytest.raises(
+        UnknownNameError, match="unknown trainer 'SoCC'. Did you mean 'SoC'\\? Known: .*ZeroShot"
+    ):
         build_cfg("SoCC")
     with pytest.raises(UnknownNameError, match="unknown trainer"):
         build_cfg("[" * 1000)  # no file has such a name

@@ -1,4 +1,5 @@
-"""Runs that look alike and are not, and equal runs that do not look it, are never mixed in silence."""
+"""Runs that look alike and are not, and equal runs that do not look it, are never mixed in
+silence."""
 import csv
 from pathlib import Path
 

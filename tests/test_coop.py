@@ -1,4 +1,5 @@
-"""CoOp's runs: settings, results, training that continues where it was interrupted, prompts that others start from."""
+"""CoOp's runs: settings, results, training that continues where it was interrupted, prompts that
+others start from."""
 import json
 import logging
 import re
@@ -21,7 +22,10 @@ from yacs.config import CfgNode
 
 from common import make_image_folder, run_tool
 
-SHORT = ("OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4, "DATASET.NUM_SHOTS", 2)
+SHORT = (
+    "OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4,
+    "DATASET.NUM_SHOTS", 2,
+)
 
 
 @pytest.fixture
@@ -47,21 +51,32 @@ def coop(config) -> Callable[..., dict]:
 
 @pytest.fixture
 def command(splits, clip_file, tmp_path) -> list[str]:
-    return ["train.py", "--trainer", "CoOp", "--dataset-config-file", "configs/datasets/image_folder.yaml",
-            "--root", str(splits), "--backbone", str(clip_file), "--output-dir", str(tmp_path / "run"),
-            *map(str, SHORT)]
+    return [
+        "train.py", "--trainer", "CoOp",
+        "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", str(splits),
+        "--backbone", str(clip_file), "--output-dir", str(tmp_path / "run"), *map(str, SHORT),
+    ]
 
 
 @pytest.mark.parametrize(("shots", "dataset", "epochs"), [
-    (1, "UCF101", 50), (2, "UCF101", 100), (4, "UCF101", 100), (8, "UCF101", 200), (-1, "UCF101", 200),
+    (1, "UCF101", 50),
+    (2, "UCF101", 100),
+    (4, "UCF101", 100),
+    (8, "UCF101", 200),
+    (-1, "UCF101", 200),
     (16, "ImageNet", 50),
 ])
 def test_defaults_are_coops(shots, dataset, epochs):
     cfg = build_cfg("CoOp", opts=["DATASET.NUM_SHOTS", shots, "DATASET.NAME", dataset])
-    assert epochs_of(cfg) == epochs and epochs_of(build_cfg("CoOp", opts=["OPTIM.MAX_EPOCH", 7])) == 7
+    assert epochs_of(cfg) == epochs
+    assert epochs_of(build_cfg("CoOp", opts=["OPTIM.MAX_EPOCH", 7])) == 7
     assert (cfg.OPTIM.LR, cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY) == (0.002, 0.9, 5e-4)
-    assert (cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE) == (1, 1e-5, 32)
-    assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, build_cfg("CoOp").DATASET.NUM_SHOTS) == (16, False, 16)
+    assert (
+        cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE,
+    ) == (1, 1e-5, 32)
+    assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, build_cfg("CoOp").DATASET.NUM_SHOTS) == (
+        16, False, 16,
+    )
 
 
 def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path):
@@ -72,26 +87,36 @@ def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path):
     coop("SEED", 1, "OUTPUT_DIR", tmp_path / "other")
     shutil.copy(find_prompt(tmp_path / "other"), prompt)
     for call in (coop, lambda: trained_prompt(config())):
-        with pytest.raises(DataError, match="is not the prompt that this run has trained.*--overwrite"):
+        with pytest.raises(
+            DataError, match="is not the prompt that this run has trained.*--overwrite"
+        ):
             call()
     prompt.unlink()
     assert trained_prompt(config()) == prompt and prompt.read_bytes() == content
     coop()
 
 
-@pytest.mark.parametrize(("opts", "shape"), [
-    ((), (4, 64)), (("TRAINER.COOP.CTX_INIT", "a photo of one"), (4, 64)),
-    (("TRAINER.COOP.CSC", True, "TRAINER.COOP.CTX_INIT", "itap of the"), (4, 4, 64)),
-    (("TRAINER.COOP.FIXED_VIEWS", True, "TRAINER.COOP.CSC", True), (4, 4, 64)), (("MODEL.PREC", "bf16"), (4, 64)),
-], ids=["random", "words", "class-specific words", "fixed views, class-specific", "amp"])
+@pytest.mark.parametrize(
+    ("opts", "shape"),
+    [
+        ((), (4, 64)),
+        (("TRAINER.COOP.CTX_INIT", "a photo of one"), (4, 64)),
+        (("TRAINER.COOP.CSC", True, "TRAINER.COOP.CTX_INIT", "itap of the"), (4, 4, 64)),
+        (("TRAINER.COOP.FIXED_VIEWS", True, "TRAINER.COOP.CSC", True), (4, 4, 64)),
+        (("MODEL.PREC", "bf16"), (4, 64)),
+    ],
+    ids=["random", "words", "class-specific words", "fixed views, class-specific", "amp"],
+)
 def test_results_of_a_run(coop, splits, clip_file, tmp_path, opts, shape):
     results = coop(*opts)
-    run, training = tmp_path / "run", results["training"]
+    run = tmp_path / "run"
+    training = results["training"]
     assert (training["images"], training["shots"], training["epochs"]) == (8, 2, 3)
     fixed = "TRAINER.COOP.FIXED_VIEWS" in opts
     assert training["views"] == ("fixed plain views" if fixed else "new random crops in each epoch")
     context, *_ = read_context(run / training["checkpoint"])
-    assert tuple(context.shape) == tuple(training["context"]) == shape and context.dtype == torch.float32
+    assert tuple(context.shape) == tuple(training["context"]) == shape
+    assert context.dtype == torch.float32
 
     curves = EventAccumulator(str(run / "tensorboard" / "training")).Reload()
     assert [event.step for event in curves.Scalars("training/loss")] == [1, 2, 3]
@@ -113,17 +138,23 @@ def test_the_command_trains_tests_and_saves(command, image_folder, tmp_path):
     done = run_tool(*command)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard", "prompt_learner"}
+        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz",
+        "tensorboard", "prompt_learner",
+    }
     assert "prompt trained on 8 images (new random crops in each epoch) in 3 epochs" in done.stdout
     assert "Zero-shot" in done.stdout and "\nCoOp " in done.stdout
 
     # CoOp's --eval-only: the prompt of one data set on another one, which has no training images.
     elsewhere = tmp_path / "elsewhere"
-    done = run_tool(*command, "--root", image_folder, "OUTPUT_DIR", elsewhere, "--eval-only", "--model-dir",
-                    tmp_path / "run")
+    done = run_tool(
+        *command, "--root", image_folder, "OUTPUT_DIR", elsewhere, "--eval-only",
+        "--model-dir", tmp_path / "run",
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads((elsewhere / "results.json").read_text())
-    assert results["init_weights"].endswith("model.pth.tar-3") and results["n"] == 12 and "training" not in results
+    assert results["init_weights"].endswith("model.pth.tar-3")
+    assert results["n"] == 12
+    assert "training" not in results
     assert not (elsewhere / "prompt_learner").exists()
     assert "no effect on a prompt that is only tested: " in done.stdout
     assert results["tag"].startswith("CoOp-2-shots") and "N_CTX" not in results["tag"]
@@ -132,12 +163,16 @@ def test_the_command_trains_tests_and_saves(command, image_folder, tmp_path):
 def assert_same_run(run: Path, other: Path) -> None:
     ours, expected = (torch.load(find_prompt(folder), weights_only=True) for folder in (run, other))
     results, others = (json.loads((folder / "results.json").read_text()) for folder in (run, other))
-    assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in expected["state_dict"].items())
+    for name, tensor in expected["state_dict"].items():
+        assert torch.equal(ours["state_dict"][name], tensor)
     momentum = [content["optimizer"]["state"][0]["momentum_buffer"] for content in (ours, expected)]
     assert torch.equal(*momentum) and ours["scheduler"] == expected["scheduler"]
     assert results["training"] == others["training"] and results["accuracy"] == others["accuracy"]
     predictions = read_predictions(run)
-    assert all(np.array_equal(predictions[name], column) for name, column in read_predictions(other).items())
+    assert all(
+        np.array_equal(predictions[name], column)
+        for name, column in read_predictions(other).items()
+    )
 
 
 def interrupt(*_: object) -> None:
@@ -146,11 +181,13 @@ def interrupt(*_: object) -> None:
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["crops", "fixed views"])
 def test_interrupted_training_continues_bit_equal(coop, config, tmp_path, monkeypatch, fixed):
-    """Interrupted after the second of three epochs, and again after training; workers change nothing either."""
+    """Interrupted after the second of three epochs, and again after training; workers change
+    nothing either."""
     opts = ("TRAINER.COOP.FIXED_VIEWS", fixed)
     coop(*opts, "OUTPUT_DIR", tmp_path / "whole")
     cut = config(*opts, "DATALOADER.NUM_WORKERS", 2)
-    real, saved = PromptLearner.save, []
+    real = PromptLearner.save
+    saved = []
 
     def save_twice(learner: PromptLearner, path: Path, identity: str) -> None:
         real(learner, path, identity)
@@ -177,8 +214,10 @@ def test_other_training_is_another_run(coop, splits, tmp_path, caplog):
         coop()
     assert "nothing to compute" in caplog.text
     for opts, difference in (
-        (("DATASET.NUM_SHOTS", 1), "DATASET.NUM_SHOTS was 2, is 1"), (("OPTIM.LR", 0.1), "OPTIM.LR was 0.002, is 0.1"),
-        (("TRAINER.COOP.N_CTX", 8), "N_CTX was 4, is 8"), (("OPTIM.MAX_EPOCH", 4), "OPTIM.MAX_EPOCH was 3, is 4"),
+        (("DATASET.NUM_SHOTS", 1), "DATASET.NUM_SHOTS was 2, is 1"),
+        (("OPTIM.LR", 0.1), "OPTIM.LR was 0.002, is 0.1"),
+        (("TRAINER.COOP.N_CTX", 8), "N_CTX was 4, is 8"),
+        (("OPTIM.MAX_EPOCH", 4), "OPTIM.MAX_EPOCH was 3, is 4"),
         (("TRAINER.COOP.FIXED_VIEWS", True), "FIXED_VIEWS was False, is True"),
     ):
         with pytest.raises(ConfigError, match=difference):
@@ -189,37 +228,51 @@ def test_other_training_is_another_run(coop, splits, tmp_path, caplog):
     with pytest.raises(ConfigError, match="training images was absent"):
         coop(*tested)
     for number in range(3):  # replaces every training image of a class
-        shutil.copy(splits / "test" / "kind_a" / "0.png", splits / "train" / "kind_a" / f"{number}.png")
+        shutil.copy(
+            splits / "test" / "kind_a" / "0.png", splits / "train" / "kind_a" / f"{number}.png"
+        )
     with pytest.raises(ConfigError, match="training images was"):
         coop()
 
 
 def test_training_starts_from_init_weights(coop, tmp_path):
-    """With a tiny learning rate the context stays there. n_ctx is the file's; with CSC each class gets a copy."""
+    """With a tiny learning rate the context stays there. n_ctx is the file's; with CSC each class
+    gets a copy."""
     coop("TRAINER.COOP.N_CTX", 8)
     first, *_ = read_context(find_prompt(tmp_path / "run"))
-    tiny = ("MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "run"), "OPTIM.LR", 1e-12, "OPTIM.WARMUP_CONS_LR", 1e-12)
+    tiny = (
+        "MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "run"), "OPTIM.LR", 1e-12,
+        "OPTIM.WARMUP_CONS_LR", 1e-12,
+    )
     for csc in (False, True):
         coop(*tiny, "OUTPUT_DIR", tmp_path / f"more{csc}", "TRAINER.COOP.CSC", csc)
         second, *_ = read_context(find_prompt(tmp_path / f"more{csc}"))
-        torch.testing.assert_close(first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0)
+        torch.testing.assert_close(
+            first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0
+        )
 
 
 def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits, tmp_path):
     (splits / "train" / "kind_b" / "1.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"kind_b.1\.png.*ON_BAD_IMAGE skip"):
         coop("DATASET.NUM_SHOTS", -1)
-    skip = ("DATASET.NUM_SHOTS", -1, "DATALOADER.ON_BAD_IMAGE", "skip", "OUTPUT_DIR", tmp_path / "skip")
+    skip = (
+        "DATASET.NUM_SHOTS", -1, "DATALOADER.ON_BAD_IMAGE", "skip",
+        "OUTPUT_DIR", tmp_path / "skip",
+    )
     training = coop(*skip)["training"]
     assert training["images"] == 11 and "kind_b/1.png" in training["skipped"][0]
 
 
 @pytest.mark.parametrize(("opts", "message"), [
-    (("TRAINER.COOP.CLASS_TOKEN_POSITION", "begin"), "TRAINER.COOP.CLASS_TOKEN_POSITION is 'begin'"),
+    (("TRAINER.COOP.CLASS_TOKEN_POSITION", "begin"),
+     "TRAINER.COOP.CLASS_TOKEN_POSITION is 'begin'"),
     (("TRAINER.COOP.N_CTX", 0), "TRAINER.COOP.N_CTX is 0"),
-    (("OPTIM.NAME", "adamw"), "OPTIM.NAME adamw in the command is no longer a setting: sgd is the only optimizer here"),
+    (("OPTIM.NAME", "adamw"),
+     "OPTIM.NAME adamw in the command is no longer a setting: sgd is the only optimizer here"),
     (("TRAINER.COOP.CTX_INIT", "a {}"), "TRAINER.COOP.CTX_INIT is 'a {}'"),
-    (("TRAINER.COOP.CTX_INIT", " _ "), "TRAINER.COOP.CTX_INIT is ' _ '; it must be empty (a random start), or have a"),
+    (("TRAINER.COOP.CTX_INIT", " _ "),
+     "TRAINER.COOP.CTX_INIT is ' _ '; it must be empty (a random start), or have a"),
     (("TRAINER.COOP.N_CTX", 75), "has 80 tokens, but the model takes 77"),
     (("OPTIM.LR", 1e30), "the loss is not finite in epoch"),
     (("DATASET.ROOT", "IMAGES", "DATASET.NUM_SHOTS", -1), "has no training images"),
@@ -246,7 +299,9 @@ def test_other_errors_get_one_line(coop, config, splits, clip_model, tmp_path, m
     assert "training.pt belongs to another training, so training begins again" in caplog.text
     assert torch.equal(torch.load(state, weights_only=True)["context"], content["context"])
     state.write_bytes(b"half")
-    with pytest.raises(ConfigError, match=r"cannot continue from .*training\.pt.*remove it to train from the start"):
+    with pytest.raises(
+        ConfigError, match=r"cannot continue from .*training\.pt.*remove it to train from the start"
+    ):
         coop()
     dataset = build_dataset("ImageFolder", splits)
     (splits / "train" / "kind_c" / "2.png").unlink()
@@ -258,12 +313,16 @@ def test_trained_prompt_trains_once(coop, config, tmp_path, caplog):
     """Trains if needed, and restores a prompt that was removed."""
     path = trained_prompt(config())
     assert path == find_prompt(tmp_path / "run")
-    made, context = path.stat().st_mtime_ns, read_context(path)[0]
-    assert trained_prompt(config()) == path and path.stat().st_mtime_ns == made
+    written_at = path.stat().st_mtime_ns
+    context = read_context(path)[0]
+    assert trained_prompt(config()) == path and path.stat().st_mtime_ns == written_at
     path.unlink()
     results = (tmp_path / "run" / "results.json").read_text()
     coop()  # computes nothing, but says so
-    assert f"{path} was removed: runs that start from this prompt need it; to train it again" in caplog.text
+    assert (
+        f"{path} was removed: runs that start from this prompt need it; to train it again"
+        in caplog.text
+    )
     assert not path.exists()
     assert trained_prompt(config()) == path and torch.equal(read_context(path)[0], context)
     assert (tmp_path / "run" / "results.json").read_text() == results
@@ -273,7 +332,8 @@ def test_trained_prompt_trains_once(coop, config, tmp_path, caplog):
 
 
 def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_path):
-    """Class-specific contexts distinguish classes of one name, in the training run and afterwards."""
+    """Class-specific contexts distinguish classes of one name, in the training run and
+    afterwards."""
     for split, images in (("train", 3), ("test", 2)):
         folder = make_image_folder(tmp_path / "twins" / split, images=images)
         (folder / "kind_d").rename(folder / "kind a")  # the tokenizer makes the same of kind_a
@@ -281,7 +341,9 @@ def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_
     build_trainer(config(*opts)).run()
     trained = read_predictions(tmp_path / "run")
     prompt = find_prompt(tmp_path / "run")
-    build_trainer(config(*opts, "MODEL.INIT_WEIGHTS", prompt, "OUTPUT_DIR", tmp_path / "later")).run(train=False)
+    build_trainer(
+        config(*opts, "MODEL.INIT_WEIGHTS", prompt, "OUTPUT_DIR", tmp_path / "later")
+    ).run(train=False)
     later = read_predictions(tmp_path / "later")
     assert np.array_equal(later["logits"], trained["logits"])
     assert np.array_equal(later["zero_shot_logits"], trained["zero_shot_logits"])

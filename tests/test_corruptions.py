@@ -36,7 +36,11 @@ def build(name: str, root: Path) -> None:
                 (root / "ImageNet-C" / corruption / severity).mkdir()
     else:
         classes = 100 if "100" in name else 10
-        (build_cifar_c(root, list(ALL), classes) if name.endswith("C") else build_cifar(root, classes))
+        (
+            build_cifar_c(root, list(ALL), classes)
+            if name.endswith("C")
+            else build_cifar(root, classes)
+        )
 
 
 @pytest.mark.parametrize(("classes", "protocol"), [(10, 2), (10, 4), (10, 5), (100, 2)])
@@ -45,19 +49,30 @@ def test_cifar_is_read_from_torchvisions_files(classes, protocol, tmp_path):
     data = build_dataset(f"CIFAR{classes}", tmp_path)
     assert [item.label for item in data.test] == [n % classes for n in range(20)]
     assert np.array_equal([np.asarray(data.read_image(item)) for item in data.test], images)
-    assert len(data.train) == (100 if classes == 10 else 20) and data.read_image(data.train[-1]).size == (32, 32)
-    assert build_dataset(f"CIFAR{classes}", tmp_path, num_shots=1).train[0].impath.rpartition("::")[2].isdigit()
+    assert len(data.train) == (100 if classes == 10 else 20)
+    assert data.read_image(data.train[-1]).size == (32, 32)
+    assert (
+        build_dataset(f"CIFAR{classes}", tmp_path, num_shots=1)
+        .train[0]
+        .impath.rpartition("::")[2]
+        .isdigit()
+    )
 
 
 def test_class_names_and_templates():
     ten, hundred = (DATASET_REGISTRY.get(name) for name in ("CIFAR10C", "CIFAR100C"))
-    assert list(ten.names) == ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    assert list(ten.names) == [
+        "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+    ]
     assert len(set(hundred.names)) == 100 and list(hundred.names) == sorted(hundred.names)
     spaced = [name for name in hundred.names if " " in name]
-    assert spaced == ["aquarium fish", "lawn mower", "maple tree", "oak tree", "palm tree", "pickup truck", "pine tree",
-                      "sweet pepper", "willow tree"]
+    assert spaced == [
+        "aquarium fish", "lawn mower", "maple tree", "oak tree", "palm tree", "pickup truck",
+        "pine tree", "sweet pepper", "willow tree",
+    ]
     ensemble = find_templates("ensemble", "CIFAR10C", ten.template, ten.ensemble)
-    assert len(set(ensemble)) == 18 and {"a photo of a {}.", "a photo of the big {}."} <= set(ensemble)
+    assert len(set(ensemble)) == 18
+    assert {"a photo of a {}.", "a photo of the big {}."} <= set(ensemble)
     assert find_templates("coop", "CIFAR10C", ten.template, ten.ensemble) == ["a photo of a {}."]
 
 
@@ -67,7 +82,8 @@ class Hostile:
 
 
 @pytest.mark.parametrize("content", [
-    pickle.dumps(Hostile()), pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), pickle.dumps([1, 2]),
+    pickle.dumps(Hostile()), pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}),
+    pickle.dumps([1, 2]),
     pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), b"\x80\x02U", b"",
     pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1.7]}),
     pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, "3"]}),
@@ -100,9 +116,13 @@ def test_rows_of_a_severity(tmp_path):
     for severity in SEVERITIES:
         data = build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=severity)
         rows = range(20 * (severity - 1), 20 * severity)
-        assert [item.impath for item in data.test] == [f"{tmp_path}/CIFAR-10-C/fog.npy::{row}" for row in rows]
+        assert [item.impath for item in data.test] == [
+            f"{tmp_path}/CIFAR-10-C/fog.npy::{row}" for row in rows
+        ]
         assert [item.label for item in data.test] == arrays["labels"][rows].tolist()
-        assert np.array_equal([np.asarray(data.read_image(item)) for item in data.test], arrays["fog"][rows])
+        assert np.array_equal(
+            [np.asarray(data.read_image(item)) for item in data.test], arrays["fog"][rows]
+        )
     before = fingerprint(data, data.test)
     other = build_dataset("CIFAR10C", tmp_path, corruption="snow")
     assert before != fingerprint(other, other.test)
@@ -111,13 +131,19 @@ def test_rows_of_a_severity(tmp_path):
     changed = build_dataset("CIFAR10C", tmp_path, corruption="fog")
     assert before != fingerprint(changed, changed.test)
     with pytest.raises(DataError, match="fog.npy::79: rows 80 to 99 are read"):
-        changed.read_image(build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=4).test[-1])
+        changed.read_image(
+            build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=4).test[-1]
+        )
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda a: a.astype(np.float32), r"must be an array of bytes \(uint8\) of shape \(N, 32, 32, "
-                                     r"3\), not float32"),
-    (lambda a: a[..., :1], r"not uint8 \(100, 32, 32, 1\)"), (lambda a: a[:-1], "must have the test images 5 times"),
+    (
+        lambda a: a.astype(np.float32),
+        r"must be an array of bytes \(uint8\) of shape \(N, 32, 32, "
+        r"3\), not float32",
+    ),
+    (lambda a: a[..., :1], r"not uint8 \(100, 32, 32, 1\)"),
+    (lambda a: a[:-1], "must have the test images 5 times"),
     (lambda a: a[:50], "has 100 labels for 50 images"),
     (lambda a: np.array([{}]), "is not a complete .npy file of bytes"),
     (None, "is not a complete .npy file"),
@@ -148,7 +174,10 @@ def test_imagenet_c(folder, tmp_path, caplog):
     build_imagenet_c(tmp_path, ["fog", "saturate"], (1, 5), folder)
     data = build_dataset("ImageNetC", tmp_path, corruption="saturate", severity=1)
     assert data.classnames == list(WNIDS.values()) and len(data.test) == 24
-    assert data.test[2].impath == f"{tmp_path}/{folder}/saturate/1/{list(WNIDS)[1]}/ILSVRC2012_val_00000000.JPEG"
+    assert (
+        data.test[2].impath
+        == f"{tmp_path}/{folder}/saturate/1/{list(WNIDS)[1]}/ILSVRC2012_val_00000000.JPEG"
+    )
     assert data.read_image(data.test[0]).mode == "RGB"
     for corruption, words in (("fog", "only at severity 1, 5"), ("snow", "not there")):
         with pytest.raises(DataError, match=f"{corruption} is {words} in .*{folder}, and severity "
@@ -156,7 +185,10 @@ def test_imagenet_c(folder, tmp_path, caplog):
             build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
     finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
     assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
-    assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in caplog.text
+    assert (
+        "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more"
+        in caplog.text
+    )
 
 
 def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
@@ -169,8 +201,14 @@ def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
         data = build_dataset("ImageNetC", tmp_path, corruption="fog", image_list=place)
         # In the order of the data set.
         assert [item.impath.split("/fog/5/")[1] for item in data.test] == lines[::-1]
-    tags = {build_cfg("TPT", "imagenet_c", opts=["DATASET.CORRUPTION", "fog", *opts]).TAG for opts in (
-        [], ["DATASET.IMAGE_LIST", "ids.txt"], ["DATASET.IMAGE_LIST", tmp_path / "copy.txt"])}
+    tags = {
+        build_cfg("TPT", "imagenet_c", opts=["DATASET.CORRUPTION", "fog", *opts]).TAG
+        for opts in (
+            [],
+            ["DATASET.IMAGE_LIST", "ids.txt"],
+            ["DATASET.IMAGE_LIST", tmp_path / "copy.txt"],
+        )
+    }
     assert len(tags) == 3 and "IMAGE_LIST-ids.txt" in tags
     with pytest.raises(DataError, match=r"none.txt is not a file.*imagenet_test_image_ids.txt of "
                                         r"https://github.com/Robust"):
@@ -187,12 +225,16 @@ def test_checked_installed_and_configured(name, tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     cls = DATASET_REGISTRY.get(name)
     archives = tmp_path / "archives"
-    assert all(source.checksum.startswith("md5:") and len(source.checksum) == 36 for source in cls.archives)
+    assert all(
+        source.checksum.startswith("md5:") and len(source.checksum) == 36 for source in cls.archives
+    )
     cfg = build_cfg("TPT", cls.key(), opts=["DATASET.CORRUPTION", "" if cls.clean else "fog"])
     assert name == cfg.DATASET.NAME
     archives.mkdir()
     build(name, tmp_path / "made")
-    monkeypatch.setattr(cls, "archives", tuple(type(s)(s.name, places=s.places) for s in cls.archives))
+    monkeypatch.setattr(
+        cls, "archives", tuple(type(s)(s.name, places=s.places) for s in cls.archives)
+    )
     for source in cls.archives:
         pack(source, tmp_path / "made" / cls.folder, archives)
     root = tmp_path / "root"
@@ -203,18 +245,25 @@ def test_checked_installed_and_configured(name, tmp_path, monkeypatch, caplog):
     assert download_dataset(cls, root, str(archives)), caplog.text
     assert f"{cls.key()}: ready, " in caplog.text
     finding = inspect(cls, root, deep=True)
-    assert finding.state == "partial" and "without" not in finding.advice and finding.test in (20, 24)
+    assert finding.state == "partial"
+    assert "without" not in finding.advice
+    assert finding.test in (20, 24)
 
 
 @pytest.mark.parametrize(("name", "opts", "message"), [
-    ("landcover", ["DATASET.CORRUPTION", "frog"], "'frog'; for LandCover it must be empty or one "
-                                                  "of gaussian_noise, defocus_blur, fog, contrast. "
-                                                  "Did you mean 'fog'?"),
-    ("landcover", ["DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 6], "is 6; it must be one of 1, 2, 3, 4, 5"),
-    ("cifar10_c", [], "DATASET.CORRUPTION is ''; for CIFAR10C it must be one of gaussian_noise, "
-                      "shot_noise"),
-    ("dtd", ["DATASET.CORRUPTION", "fog"], "'fog'; for DescribableTextures it must be empty: it "
-                                           "has none"),
+    (
+        "landcover",
+        ["DATASET.CORRUPTION", "frog"],
+        "'frog'; for LandCover it must be empty or one "
+        "of gaussian_noise, defocus_blur, fog, contrast. "
+        "Did you mean 'fog'?",
+    ),
+    ("landcover", ["DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 6],
+     "is 6; it must be one of 1, 2, 3, 4, 5"),
+    ("cifar10_c", [],
+     "DATASET.CORRUPTION is ''; for CIFAR10C it must be one of gaussian_noise, shot_noise"),
+    ("dtd", ["DATASET.CORRUPTION", "fog"],
+     "'fog'; for DescribableTextures it must be empty: it has none"),
 ])
 def test_bad_names_get_one_line_with_the_valid_ones(name, opts, message):
     with pytest.raises(ConfigError) as error:
@@ -228,7 +277,10 @@ def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
     for corruption in STRENGTHS:
         change = []
         for severity in SEVERITIES:
-            data, again = (build_dataset("LandCover", "", corruption=corruption, severity=severity) for _ in range(2))
+            data, again = (
+                build_dataset("LandCover", "", corruption=corruption, severity=severity)
+                for _ in range(2)
+            )
             item = data.test[440]
             assert item.impath == f"landcover/test-{corruption}-{severity}/car_park/00000.png"
             again.read_image(again.test[3])
@@ -244,25 +296,49 @@ def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
 def test_a_corruption_is_a_data_set_of_its_own(clip_file, tmp_path):
     """Own run folder and table column; nothing of another one's cached views is used."""
     def run(trainer: str, name: str, *opts: object) -> dict[str, np.ndarray]:
-        args = ["--backbone", clip_file, "--root", tmp_path, "TEST.LIMIT", 8, *opts, "CACHE.DIR", tmp_path / "cache"]
+        args = [
+            "--backbone", clip_file, "--root", tmp_path, "TEST.LIMIT", 8, *opts,
+            "CACHE.DIR", tmp_path / "cache",
+        ]
         folder = tmp_path / "runs" / "-".join(map(str, (trainer, *opts[1::2])))
-        done = run_tool("train.py", "--trainer", trainer, "--dataset-config-file", name, "--output-dir", folder, *args)
+        done = run_tool(
+            "train.py", "--trainer", trainer, "--dataset-config-file", name,
+            "--output-dir", folder, *args,
+        )
         assert done.returncode == 0, done.stderr
         return read_predictions(folder)
 
-    logits_of_runs = [run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)["logits"]
-             for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5))]
-    assert len({logits.tobytes() for logits in logits_of_runs}) == 4 and len(list((tmp_path / "cache").iterdir())) == 4
+    logits_of_runs = [
+        run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)[
+            "logits"
+        ]
+        for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5))
+    ]
+    assert len({logits.tobytes() for logits in logits_of_runs}) == 4
+    assert len(list((tmp_path / "cache").iterdir())) == 4
     build_cifar_c(tmp_path, ["fog"])
-    files = run("TPT", "cifar10_c", "DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 2, "TTA.VIEWS", 10)["filename"]
+    files = run(
+        "TPT", "cifar10_c", "DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 2, "TTA.VIEWS", 10
+    )["filename"]
     assert files[:2].tolist() == ["CIFAR-10-C/fog.npy::20", "CIFAR-10-C/fog.npy::22"]
-    done = run_tool("report.py", tmp_path / "runs", "--out", tmp_path / "report", "--demo", "--no-figures")
+    done = run_tool(
+        "report.py", tmp_path / "runs", "--out", tmp_path / "report", "--demo", "--no-figures"
+    )
     assert done.returncode == 0, done.stderr
     tables = (tmp_path / "report" / "tables.md").read_text()
-    assert "| LandCover | LandCover fog 1 | LandCover fog 5 | LandCover contrast 5 |" in tables.replace("  ", "")
-    assert json.loads(next(tmp_path.glob("runs/TPT*/results.json")).read_text())["dataset"] == "CIFAR10C-fog-2"
+    assert (
+        "| LandCover | LandCover fog 1 | LandCover fog 5 | LandCover contrast 5 |"
+        in tables.replace("  ", "")
+    )
+    assert (
+        json.loads(next(tmp_path.glob("runs/TPT*/results.json")).read_text())["dataset"]
+        == "CIFAR10C-fog-2"
+    )
     fog = ["DATASET.CORRUPTION", "fog"]
     paths = {run_path(build_cfg("SoC", "landcover", opts=opts)).as_posix() for opts in (
         [], ["DATASET.SEVERITY", 3], fog, [*fog, "DATASET.SEVERITY", 3])}
-    assert paths == {f"output/LandCover{end}/SoC/small/default/seed0" for end in ("", "-fog-5", "-fog-3")}
-    assert dataset_info("LandCover-fog-3").embedded and dataset_info("CIFAR10C-fog-2").label == "CIFAR-10-C fog 2"
+    assert paths == {
+        f"output/LandCover{end}/SoC/small/default/seed0" for end in ("", "-fog-5", "-fog-3")
+    }
+    assert dataset_info("LandCover-fog-3").embedded
+    assert dataset_info("CIFAR10C-fog-2").label == "CIFAR-10-C fog 2"

@@ -35,7 +35,8 @@ Run = Callable[..., subprocess.CompletedProcess]
 
 
 def plugin(*args: object, cwd: Path = CHECKOUT, absent: str = "") -> subprocess.CompletedProcess:
-    """`python -m promptcal.trainers.dassl args` in a fork of this process, which has imported torch."""
+    """`python -m promptcal.trainers.dassl args` in a fork of this process, which has imported
+    torch."""
     def run() -> None:
         if absent:
             sys.modules[absent] = None  # importing it fails as if it were not installed
@@ -158,7 +159,9 @@ def test_coops_prompts_are_found_and_trained(train, tmp_path, clip_model):
     assert (settings["OPTIM.LR"], settings["OPTIM.WARMUP_EPOCH"]) == (0.1, 1)
     assert (tmp_path / "coop" / "prompt_learner" / "model.pth.tar-2").is_file()
     lines = (tmp_path / "coop" / "log.txt").read_text().splitlines()
-    positions = [lines.index(line) for line in ("Finish training", "Finished training", "=> result")]
+    positions = [
+        lines.index(line) for line in ("Finish training", "Finished training", "=> result")
+    ]
     assert positions == sorted(positions)
 
 

@@ -1,4 +1,5 @@
-"""What users of CoOp bring: yaml files, flags, names of trainers and data sets, seeds, log parsers."""
+"""What users of CoOp bring: yaml files, flags, names of trainers and data sets, seeds, log
+parsers."""
 from __future__ import annotations
 
 import json
@@ -16,7 +17,7 @@ from promptcal.tools.train import main
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.settings import leaves
 
-from common import PROJECT
+from common import PROJECT, run_tool
 from data_roots import build
 
 # A trainer yaml of CoOp's, with a few keys of MaPLe, KgCoOp and ProGrad, which are based on it.
@@ -139,7 +140,8 @@ def test_all_unknown_keys_are_named_at_once(tmp_path):
     assert str(error.value) == (
         f"unknown key 'TTA.STEPZ' in {file}. Did you mean 'TTA.STEPS'? unknown key 'FOO.BAR' in {file}. "
         f"unknown key 'DATASET.SHOTS' in {file}. Did you mean 'DATASET.NUM_SHOTS'? "
-        f"unknown key 'TTA.LR' in the command. Did you mean 'OPTIM.LR'?")
+        f"unknown key 'TTA.LR' in the command. Did you mean 'OPTIM.LR'?"
+    )
 
 
 @pytest.mark.parametrize("name", [
@@ -214,9 +216,10 @@ def test_a_file_of_that_name_is_read_and_other_trainers_files_are_refused(tmp_pa
 
 @pytest.mark.slow
 def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
-    """Commands as in CoOp's scripts: `python train.py` with paths of a CoOp checkout that are not here.
+    """Commands as in CoOp's scripts, with paths of a CoOp checkout that are not here.
 
-    `python` in PATH adds weights that are in the repository's tests to the unchanged commands.
+    The first one is typed as it stands there: `python` in PATH adds weights that are in the
+    repository's tests.
     """
     data = tmp_path / "data"
     build("DescribableTextures", data)
@@ -227,35 +230,33 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
     python.chmod(0o755)
     environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
 
-    def run(folder: Path, *args: object) -> list[str]:
-        """Runs a command of a script; returns the lines of its log."""
-        command = [
-            "python", "train.py", "--root", data,
-            "--dataset-config-file", "configs/datasets/dtd.yaml", "--output-dir", folder, *args,
-        ]
-        done = subprocess.run(
-            [str(word) for word in command], cwd=PROJECT / "tools", env=environment,
-            capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        assert "by CoOp's naming it stands for MODEL.BACKBONE.NAME ViT-B/16" in done.stdout
-        return (folder / "log.txt").read_text().splitlines()
+    common = ["--root", data, "--dataset-config-file", "configs/datasets/dtd.yaml"]
 
     def accuracy_line(folder: Path) -> str:
         results = json.loads((folder / "results.json").read_text())
         return f"* accuracy: {results['accuracy']:.2f}%"
 
     folder = tmp_path / "runs" / "vit_b16_ep50_1shots" / "seed1"
-    log = run(
-        folder, "--seed", 1, "--trainer", "CoOp",
+    command = [
+        "python", "train.py", *common, "--output-dir", folder, "--seed", 1, "--trainer", "CoOp",
         "--config-file", "configs/trainers/CoOp/vit_b16_ep50.yaml",
         "TRAINER.COOP.N_CTX", 4, "TRAINER.COOP.CSC", False,
-        "TRAINER.COOP.CLASS_TOKEN_POSITION", "end", "DATASET.NUM_SHOTS", 1)
+        "TRAINER.COOP.CLASS_TOKEN_POSITION", "end", "DATASET.NUM_SHOTS", 1,
+    ]
+    done = subprocess.run(
+        list(map(str, command)), cwd=PROJECT / "tools", env=environment, capture_output=True,
+        text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "by CoOp's naming it stands for MODEL.BACKBONE.NAME ViT-B/16" in done.stdout
+    log = (folder / "log.txt").read_text().splitlines()
     assert accuracy_line(folder) in log[log.index("Finish training"):]
 
     folder = tmp_path / "zero" / "dtd"
-    log = run(
-        folder, "--trainer", "ZeroshotCLIP", "--eval-only",
-        "--config-file", "configs/trainers/CoOp/vit_b16.yaml")
+    done = run_tool(
+        "train.py", *common, "--output-dir", folder, "--trainer", "ZeroshotCLIP", "--eval-only",
+        "--config-file", "configs/trainers/CoOp/vit_b16.yaml", "MODEL.BACKBONE.NAME", clip_file)
+    assert done.returncode == 0, done.stderr
+    log = (folder / "log.txt").read_text().splitlines()
     assert accuracy_line(folder) in log[log.index("=> result"):]
     record = json.loads((folder / "record.json").read_text())
     assert record["model"]["prompt"]["templates"] == ["{} texture."]
@@ -264,18 +265,22 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
 def test_coops_zero_shot_trainers_are_ours_with_templates(logged):
     cfg = build_cfg("ZeroshotCLIP")
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "coop")
-    assert logged.messages == ["TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"]
+    assert logged.messages == [
+        "TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"
+    ]
     cfg = build_cfg(opts=["TRAINER.NAME", "ZeroshotCLIP2"])
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "ensemble")
 
 
 def test_several_seeds_end_in_mean_and_deviation(tmp_path, image_folder, clip_file, coops, capsys):
-    main([
-        "--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", str(image_folder),
-        "--backbone", str(clip_file), "--config-file", coops, "--output-dir", str(tmp_path / "runs"),
-        "--seed", "1", "2", "--transforms", "random_flip", "normalize",
-        "TTA.VIEWS=12", "TTA.SELECT", "0.25",
-    ])
+    main(
+        [
+            "--trainer", "SoC", "--dataset-config-file", "image_folder",
+            "--root", str(image_folder), "--backbone", str(clip_file), "--config-file", coops,
+            "--output-dir", str(tmp_path / "runs"), "--seed", "1", "2",
+            "--transforms", "random_flip", "normalize", "TTA.VIEWS=12", "TTA.SELECT", "0.25",
+        ]
+    )
     out = capsys.readouterr().out
     errors = []
     for seed in (1, 2):

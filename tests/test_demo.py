@@ -35,7 +35,8 @@ def tests(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_each_method_is_compared_with_the_reference(tests):
-    """TPT has the sharpest logits: every other method is better calibrated, and 800 images show it."""
+    """TPT has the sharpest logits: every other method is better calibrated, and 800 images show
+    it."""
     assert tests.baseline == "TPT" and len(tests.against_baseline) == 4
     for pair in tests.against_baseline:
         assert pair.better is pair.second

@@ -1,4 +1,5 @@
-"""Data sets installed below a data root: from archives, from a local server, and without a network."""
+"""Data sets installed below a data root: from archives, from a local server, and without a
+network."""
 import dataclasses
 import hashlib
 import json
@@ -58,8 +59,12 @@ def test_installed_as_the_reader_expects(name, tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(("name", "fault"), [
-    ("DescribableTextures", "incomplete"), ("DescribableTextures", "nested"), ("StanfordCars", "empty"),
-    ("FGVCAircraft", "incomplete"), ("ImageNetA", "empty"), ("ImageNetV2", "nested"),
+    ("DescribableTextures", "incomplete"),
+    ("DescribableTextures", "nested"),
+    ("StanfordCars", "empty"),
+    ("FGVCAircraft", "incomplete"),
+    ("ImageNetA", "empty"),
+    ("ImageNetV2", "nested"),
 ])
 def test_a_faulty_folder_is_reported_and_not_changed(name, fault, tmp_path, monkeypatch, caplog):
     """The stated remedy works: move it away and run again."""
@@ -77,7 +82,9 @@ def test_a_faulty_folder_is_reported_and_not_changed(name, fault, tmp_path, monk
     caplog.clear()
     assert not download_dataset(cls, root, str(archives))
     assert f"error: {cls.key()}: " in caplog.text and "already there" not in caplog.text
-    assert f"  1. move {root / cls.folder} away; then run again, or continue by hand\n" in caplog.text
+    assert (
+        f"  1. move {root / cls.folder} away; then run again, or continue by hand\n" in caplog.text
+    )
     assert cls.archives[0].name in caplog.text
     (root / cls.folder).rename(root / "broken")
     assert download_dataset(cls, root, str(archives))
@@ -132,19 +139,24 @@ def test_bad_archives_leave_the_root_clean(content, tmp_path, monkeypatch, caplo
     assert names(root / "dtd") == ["split_zhou_DescribableTextures.json"]
 
 
-@pytest.mark.parametrize("name", ["DescribableTextures", "UCF101"], ids=["tar", "tar under the name of a zip"])
+@pytest.mark.parametrize(
+    "name", ["DescribableTextures", "UCF101"], ids=["tar", "tar under the name of a zip"]
+)
 def test_a_chain_of_links_writes_nothing_outside_the_root(name, tmp_path, monkeypatch, capsys):
     """CVE-2025-4517, through the whole tool."""
     cls, archives = hosted(name, tmp_path, monkeypatch)
     (archives / cls.archives[0].name).write_bytes(chain_of_links("../../outside"))
     (tmp_path / "outside").mkdir()
-    assert download.main([cls.key(), "--root", str(tmp_path / "root"), "--mirror", str(archives)]) == 1
+    assert (
+        download.main([cls.key(), "--root", str(tmp_path / "root"), "--mirror", str(archives)]) == 1
+    )
     assert names(tmp_path / "outside") == [] and names(tmp_path / "root") == [cls.folder]
     assert not cls.test_dir(tmp_path / "root").exists()
 
 
 def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
-    """The process may not write a file as large as one in the archive; later, without a network, it may."""
+    """The process may not write a file as large as one in the archive; later, without a network, it
+    may."""
     _, archives = hosted("UCF101", tmp_path, monkeypatch)
     root = tmp_path / "root"
     with zipfile.ZipFile(archives / "UCF-101-midframes.zip", "a", zipfile.ZIP_DEFLATED) as zipped:
@@ -155,9 +167,14 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
 
     with serving() as server:
         server.files = contents(archives)
-        result = run_download("ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit)
+        result = run_download(
+            "ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit
+        )
     assert result.returncode == 1
-    assert f"error: ucf101: cannot write to {root}: File too large; fix this and run again" in result.stderr
+    assert (
+        f"error: ucf101: cannot write to {root}: File too large; fix this and run again"
+        in result.stderr
+    )
     assert "damaged" not in result.stderr and "Traceback" not in result.stderr
     assert names(root / ".downloads") == ["UCF-101-midframes.zip"]
     result = run_download("ucf101", "--root", root)
@@ -200,7 +217,9 @@ def test_an_interrupted_installation_is_finished(tmp_path, monkeypatch):
 
 
 def test_coop_prompts(tmp_path, caplog):
-    prompt = "to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50"
+    prompt = (
+        "to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50"
+    )
     with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
         zipped.writestr(prompt, b"weights")
     root = tmp_path / "root"
@@ -218,7 +237,9 @@ def test_coop_prompts(tmp_path, caplog):
 def test_manual_steps_name_files_and_folders(cls, tmp_path):
     steps = manual_steps(cls, tmp_path)
     for source in cls.archives:
-        assert source.name in steps and source.link in steps and source.checksum.partition(":")[2] in steps
+        assert source.name in steps
+        assert source.link in steps
+        assert source.checksum.partition(":")[2] in steps
     for source in cls.metadata:
         assert source.drive_id in steps
     assert str(tmp_path / cls.folder / cls.images) in steps and "{" not in steps

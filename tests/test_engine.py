@@ -29,7 +29,10 @@ from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 from common import classes_at_once, make_image_folder, openai_state, random_clip
 
-NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
+NAMES = [
+    "cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river",
+    "sea or lake",
+]
 
 
 def prompt_of(model, group: int = 0, specific: bool = False) -> PromptedCLIP:
@@ -80,7 +83,11 @@ def test_the_jacobian_is_decided_by_counts_alone(clip_model):
     assert jacobian_pays_off(shape, 2 * even + 1) and not jacobian_pays_off(shape, 2 * even)
     # Classes in smaller groups, because memory ran out, change nothing.
     assert shape_of(prompt_of(clip_model, group=2)) == shape
-    for setting, expected in (("auto", [False, True]), ("on", [True, True]), ("off", [False, False])):
+    for setting, expected in (
+        ("auto", [False, True]),
+        ("on", [True, True]),
+        ("off", [False, False]),
+    ):
         cfg = build_cfg("SoC", opts=["TTA.JACOBIAN", setting])
         few = decide_jacobian(cfg, shape, 2 * even)
         many = decide_jacobian(cfg, shape, 2 * even + 1)
@@ -233,7 +240,9 @@ def test_out_of_memory_halves_episodes_then_classes(clip_model, caplog):
 
 
 def no_memory(*_):
-    raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+    raise RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"
+    )
 
 
 def test_out_of_memory_before_the_first_image(clip_model, run_method, tmp_path, monkeypatch):

@@ -134,7 +134,9 @@ def clone(tmp_path: Path) -> Path:
 def python(*args: object, cwd: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / ".package")}
     done = subprocess.run(
-        [sys.executable, *args], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+        [sys.executable, *args], cwd=cwd, env=environment, capture_output=True, text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

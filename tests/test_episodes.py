@@ -17,7 +17,8 @@ from promptcal.trainers.vlm.openai import OpenAIBackbone
 from common import random_clip
 
 NAMES = [
-    "cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake",
+    "cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river",
+    "sea or lake",
 ]
 LR = 0.005
 
@@ -63,7 +64,9 @@ def test_the_reference_uses_nothing_that_it_checks():
 
 
 def test_the_reference_names_its_methods(clip_model):
-    with pytest.raises(ValueError, match="method is 'TDA'; it must be one of ZeroShot, TPT, CTPT, OTPT, SoC"):
+    with pytest.raises(
+        ValueError, match="method is 'TDA'; it must be one of ZeroShot, TPT, CTPT, OTPT, SoC"
+    ):
         reference.run_episode(clip_model, NAMES, make_views()[0], "TDA")
 
 

@@ -126,12 +126,16 @@ GOOD = {
     ({"layout": "result"}, "layout in experiment x.yaml: 'result' is none of"),
     ({"datasets": ["landcovr"]}, "no data set 'landcovr'. Did you mean 'landcover'"),
     ({"runs": [{"methods": ["SoCC"]}]}, "unknown trainer 'SoCC'. Did you mean 'SoC'"),
-    ({"runs": [{"methods": ["SoC"], "sweep": {"TTA.STEPS": 2}}]}, "TTA.STEPS must have a list of values, not 2"),
+    ({"runs": [{"methods": ["SoC"], "sweep": {"TTA.STEPS": 2}}]},
+     "TTA.STEPS must have a list of values, not 2"),
     ({"runs": {"methods": ["SoC"]}}, "runs in experiment x.yaml must be a list"),
-    ({"runs": [{}]}, "runs in experiment x.yaml: missing 1 required positional argument: 'methods'"),
+    ({"runs": [{}]},
+     "runs in experiment x.yaml: missing 1 required positional argument: 'methods'"),
     ({"metrics": [["ece"]]}, "metrics in experiment x.yaml must be a list of single values"),
-    ({"backbones": ["RN50", {"a": 1}]}, "backbones in experiment x.yaml must be a list of single values"),
-    ({"runs": [{"methods": ["SoC"], "sweep": {"OUTPUT_DIR": ["here"]}}]}, "OUTPUT_DIR is of single runs"),
+    ({"backbones": ["RN50", {"a": 1}]},
+     "backbones in experiment x.yaml must be a list of single values"),
+    ({"runs": [{"methods": ["SoC"], "sweep": {"OUTPUT_DIR": ["here"]}}]},
+     "OUTPUT_DIR is of single runs"),
     ({"seeds": 3}, "seeds in experiment x.yaml must be a list, not 3"),
     ({"metrics": ["eece"]}, "'eece' is none of"),
     ({"published": ["tab1"]}, "'tab1' is none of vitl"),
@@ -176,7 +180,8 @@ def test_runs_from_prompts_that_were_trained_otherwise_are_other_runs():
         expand(parsed(runs=runs, coop={"OPTIM.MAX_EPOCH": 3}), Workspace()),
         expand(parsed(runs=runs), Workspace(opts=("TRAINER.COOP.N_CTX", 4))),
     ]
-    for runs_of_plans in zip(*plans, strict=True):  # the prompts, then the runs that start from them
+    # the prompts, then the runs that start from them
+    for runs_of_plans in zip(*plans, strict=True):
         assert len(set(runs_of_plans)) == 3
         assert len({run.folder for run in runs_of_plans}) == 3
     assert plans[0][1].folder.parts[-2] == "CoOp-1-shots"

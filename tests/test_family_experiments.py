@@ -1,15 +1,13 @@
 """One more method, and one command for the tables of the whole field."""
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from promptcal.tools.reproduce import main
 
 from common import PROJECT
+from processes import Process
 from test_readme import block_after
 
 
@@ -30,24 +28,23 @@ def test_one_more_method_is_one_file(clip_file, image_folder, tmp_path):
         "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", str(image_folder),
         "--backbone", str(clip_file), "TTA.VIEWS", "10",
     ]
-    code = f"""
+    script = package.parent / "script.py"
+    script.write_text(f"""
 from promptcal.tools import report, train
 
 def run(trainer, *more):
-    train.main(["--trainer", trainer, "--output-dir", "runs/" + trainer, *{options}, *more])
+    train.main(["--trainer", trainer, "--output-dir", "{tmp_path}/runs/" + trainer, *{options}, *more])
 
 run("HingePairs")
 run("TPS", "TRAINER.REGULARISERS", "hingepairs:5,ctpt:2")
 run("HingePairs")
-report.main(["runs", "--posthoc", "--no-figures"])
-"""
-    environment = {**os.environ, "PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "nothing to compute" in done.stdout  # of the run that was already finished
-    assert "Hinge pairs" in done.stdout and "ECE + CoTS" in done.stdout
+report.main(["{tmp_path}/runs", "--posthoc", "--no-figures"])
+""")
+    process = Process(str(script), PYTHONPATH=str(package.parent))
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "nothing to compute" in out  # of the run that was already finished
+    assert "Hinge pairs" in out and "ECE + CoTS" in out
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 
 

@@ -24,7 +24,7 @@ from promptcal.trainers.runs.run_dir import RunDir
 from fault_runs import FaultRuns, parts_of
 from processes import Process
 
-KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer test
+KILLS = int(os.environ.get("PROMPTCAL_KILLS", 3))  # rounds of kill -9; more for a longer test
 
 
 @pytest.fixture(scope="module")
@@ -152,15 +152,20 @@ def test_an_output_folder_that_cannot_be_written(runs, tmp_path, folder, line):
         write_json(tmp_path / "file" / "results.json", {})
 
 
-@pytest.mark.parametrize(("fault", "remedy"), [
-    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "use fewer TTA.EPISODES"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "use fewer TTA.EPISODES"),
-    (MemoryError(), "use fewer TTA.EPISODES"),
-    (torch.AcceleratorError("CUDA error: no access\nmore"),
-     "the GPU has failed (CUDA error: no access); finished"),
-    (OSError(errno.EMFILE, "Too many open files"), "raise `ulimit -n`"),
-    (RuntimeError("can't start new thread"), "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1"),
-], ids=["gpu memory", "cpu memory", "python", "gpu", "files", "threads"])
+@pytest.mark.parametrize(
+    ("fault", "remedy"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+         "use fewer TTA.EPISODES"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "use fewer TTA.EPISODES"),
+        (MemoryError(), "use fewer TTA.EPISODES"),
+        (torch.AcceleratorError("CUDA error: no access\nmore"),
+         "the GPU has failed (CUDA error: no access); finished"),
+        (OSError(errno.EMFILE, "Too many open files"), "raise `ulimit -n`"),
+        (RuntimeError("can't start new thread"), "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1"),
+    ],
+    ids=["gpu memory", "cpu memory", "python", "gpu", "files", "threads"],
+)
 def test_faults_of_the_machine_are_one_line(fault, remedy, capsys):
     """Errors of the program are not hidden."""
     def main(fault: Exception = fault) -> None:
@@ -170,7 +175,9 @@ def test_faults_of_the_machine_are_one_line(fault, remedy, capsys):
     with pytest.raises(RuntimeError, match="something else"):
         outcome(lambda: main(RuntimeError("something else")))
     complaint = capsys.readouterr().err
-    assert complaint.startswith("error: ") and remedy in complaint and len(complaint.splitlines()) == 1
+    assert complaint.startswith("error: ")
+    assert remedy in complaint
+    assert len(complaint.splitlines()) == 1
 
 
 def test_only_resumable_commands_say_that_they_continue(capsys):

@@ -62,7 +62,9 @@ def test_a_part_that_does_not_fit_is_loaded_again(part, server, tmp_path):
     ("split.json", b" " * (65 << 20), "", "far too many"),
 ], ids=range(9))
 @pytest.mark.parametrize("host", ["web", "drive"])
-def test_wrong_content_is_never_accepted(host, name, body, checksum, message, server, tmp_path, monkeypatch):
+def test_wrong_content_is_never_accepted(
+    host, name, body, checksum, message, server, tmp_path, monkeypatch
+):
     """It must not be found and used by the next run."""
     server.files[name] = body
     source = Source(name, drive_id="abc123", checksum=checksum)
@@ -94,23 +96,30 @@ MOVED = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: %b\r\n\r\n"
 ZIPPED = gzip.compress(b'{"test": []}')
 
 
-@pytest.mark.parametrize(("answer", "message"), [
-    (OK + b"Content-Length: many\r\n\r\nbody", "the host did not send list.json"),
-    (OK + b"Content-Length: 100\r\n\r\nbody", "connection lost after 4 of 100 bytes"),
-    (OK + b"Content-Length: 999999999999\r\n\r\nbody", "999,999,999,999 bytes or more .* far too many"),
-    (OK + b"\r\n" + bytes(200_000),
-     "bytes or more for list.json, far too many: the file has less than 100,000"),
-    (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n", "list.json: "),
-    (b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-3/100\r\nContent-Length: 4\r\n\r\nbody",
-     "answered with HTTP 206 Partial Content, not with the file"),
-    (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(ZIPPED) + ZIPPED,
-     "the host did not send list.json but something else"),
-    (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP 204"),
-    (MOVED % b"ftp://127.0.0.1/x", "list.json: "),
-    (MOVED % b"/again", "HTTP Error 302: .*infinite loop"),
-    (b"nonsense", "list.json: nonsense"),
-    (OK + b"X-Long: " + b"x" * 200_000 + b"\r\n\r\n", "got more than 65536 bytes"),
-], ids=range(12))
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (OK + b"Content-Length: many\r\n\r\nbody", "the host did not send list.json"),
+        (OK + b"Content-Length: 100\r\n\r\nbody", "connection lost after 4 of 100 bytes"),
+        (OK + b"Content-Length: 999999999999\r\n\r\nbody",
+         "999,999,999,999 bytes or more .* far too many"),
+        (OK + b"\r\n" + bytes(200_000),
+         "bytes or more for list.json, far too many: the file has less than 100,000"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n", "list.json: "),
+        (
+            b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-3/100\r\nContent-Length: 4\r\n\r\nbody",
+            "answered with HTTP 206 Partial Content, not with the file",
+        ),
+        (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(ZIPPED) + ZIPPED,
+         "the host did not send list.json but something else"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP 204"),
+        (MOVED % b"ftp://127.0.0.1/x", "list.json: "),
+        (MOVED % b"/again", "HTTP Error 302: .*infinite loop"),
+        (b"nonsense", "list.json: nonsense"),
+        (OK + b"X-Long: " + b"x" * 200_000 + b"\r\n\r\n", "got more than 65536 bytes"),
+    ],
+    ids=range(12),
+)
 def test_hosts_that_lie(answer, message, tmp_path):
     with answering(answer) as (address, _), pytest.raises(FetchError, match=message) as caught:
         fetch_url(f"{address}/list.json", tmp_path / "list.json", limit=100_000)
@@ -120,10 +129,15 @@ def test_hosts_that_lie(answer, message, tmp_path):
         assert path.stat().st_size < 1000
 
 
-@pytest.mark.parametrize("stated", [b"bytes 0-7/8", b"bytes 4-7/nine", b"bytes 4-6/8", b"items 4-7/8", b""])
+@pytest.mark.parametrize(
+    "stated", [b"bytes 0-7/8", b"bytes 4-7/nine", b"bytes 4-6/8", b"items 4-7/8", b""]
+)
 def test_a_part_that_was_not_requested(stated, tmp_path):
     (tmp_path / "x.zip.part").write_bytes(b"half")
-    rest = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\nContent-Length: 4\r\n\r\nrest" % stated
+    rest = (
+        b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\nContent-Length: 4\r\n\r\nrest"
+        % stated
+    )
     with answering(rest, OK + b"Content-Length: 6\r\n\r\nPK all") as (address, requests):
         checksum = f"sha256:{hashlib.sha256(b'PK all').hexdigest()}"
         assert fetch_url(f"{address}/x.zip", tmp_path / "x.zip", checksum).read_bytes() == b"PK all"

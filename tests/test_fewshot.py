@@ -1,4 +1,5 @@
-"""Few-shot samples: seeded, balanced, stored as readable lists; and CoOp's halves of the classes."""
+"""Few-shot samples: seeded, balanced, stored as readable lists; and CoOp's halves of the
+classes."""
 import json
 import os
 import random
@@ -50,7 +51,9 @@ def test_classes_with_too_few_images_use_all_and_no_random_numbers(caplog):
     alone = draw(TRAIN, [], 4, seed=3)["train"]
     after = draw([*few, *TRAIN], [], 4, seed=3)["train"]
     assert after == [*few, *alone]
-    assert "1 classes have fewer than 4 train images, all of which are used: 'few' (2)" in caplog.text
+    assert (
+        "1 classes have fewer than 4 train images, all of which are used: 'few' (2)" in caplog.text
+    )
 
 
 def test_kept_elsewhere(satellite, tmp_path, caplog):

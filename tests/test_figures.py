@@ -131,7 +131,8 @@ def test_the_legend_of_pairs_is_not_cut_off(methods, groups):
 
 def test_a_sweep_is_a_path_in_order_of_lambda_and_near_points_share_a_label():
     sweep = {
-        30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05), 100.0: Point(72.6, 5.2),
+        30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05),
+        100.0: Point(72.6, 5.2),
     }
     others = {"TPT": Point(66, 9), "OTPT": Point(72.2, 5.25)}
     axes = draw_plane("", {"SoC": sweep}, others).axes[0]
@@ -208,8 +209,8 @@ def test_severities_are_drawn_from_the_larger_of_two_sets_of_images(tmp_path):
     runs = measured_runs(tmp_path).test
     figure, = layout_figures(runs, Layout(figures=["severity"]))
     errors = figure.figure.axes[0].lines[0]
-    shown = {run.record.data["severity"]: 100 * run.value("ece") for run in runs if run.n == 200}
-    assert dict(zip(errors.get_xdata(), errors.get_ydata(), strict=True)) == pytest.approx(shown)
+    plotted = {run.record.data["severity"]: 100 * run.value("ece") for run in runs if run.n == 200}
+    assert dict(zip(errors.get_xdata(), errors.get_ydata(), strict=True)) == pytest.approx(plotted)
     assert "Test images of each: 200." in figure.caption
     left_out = "Left out: CIFAR-10-C fog 1, 40 images, CIFAR-10-C fog 5, 40 images."
     assert figure.caption.endswith(left_out)

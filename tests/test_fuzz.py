@@ -2,6 +2,7 @@
 
 Valid ones work.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -25,9 +26,12 @@ from promptcal.trainers.vlm.checkpoints import read_checkpoint
 DEFAULTS = leaves(get_cfg_default())
 scalars = st.none() | st.booleans() | st.integers(-5, 200) | st.floats() | st.text(max_size=8)
 # Looks like a date, a number or a structure to yaml, but is none.
-odd = st.sampled_from([
-    "2024-13-45", "0x_", "0b_", "!!int ''", "!!timestamp x", "!!bool x", "&a [*a]", "1e400", "[" * 999,
-])
+odd = st.sampled_from(
+    [
+        "2024-13-45", "0x_", "0b_", "!!int ''", "!!timestamp x", "!!bool x", "&a [*a]", "1e400",
+        "[" * 999,
+    ]
+)
 keys = st.sampled_from(["TRAINER.NAME", *DEFAULTS]) | st.text(max_size=12)
 
 

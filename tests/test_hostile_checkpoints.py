@@ -33,7 +33,9 @@ class Hostile:
         return os.system, (f"touch {self.path}",)
 
 
-def zipped(path: Path, data_pkl: bytes, method: int = zipfile.ZIP_STORED, **storages: bytes) -> Path:
+def zipped(
+    path: Path, data_pkl: bytes, method: int = zipfile.ZIP_STORED, **storages: bytes
+) -> Path:
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("x/data.pkl", data_pkl)
         for key, content in storages.items():
@@ -118,7 +120,9 @@ def test_files_with_live_objects_are_read_and_nothing_of_them_runs(tmp_path):
 
 def test_the_format_before_torch_1_6_is_refused_with_the_remedy(tmp_path):
     torch.save({"ctx": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
-    refused(tmp_path / "x.pt", r"format of torch before 1.6: .*torch.save\(torch.load\(FILE\), NEW\)")
+    refused(
+        tmp_path / "x.pt", r"format of torch before 1.6: .*torch.save\(torch.load\(FILE\), NEW\)"
+    )
 
 
 def test_truncated_files_get_one_line(tmp_path):
@@ -130,7 +134,8 @@ def test_truncated_files_get_one_line(tmp_path):
 
 
 def test_dicts_that_share_each_other(tmp_path):
-    """Fifty dicts, each holding the next twice: 2⁵⁰ names for one tensor. And 100,000 nested ones."""
+    """Fifty dicts, each holding the next twice: 2⁵⁰ names for one tensor. And 100,000 nested
+    ones."""
     content: dict = {"ctx": torch.ones(2)}
     for _ in range(50):
         content = {"a": content, "b": content}
@@ -145,8 +150,10 @@ def test_dicts_that_share_each_other(tmp_path):
         tensors_by_name(read_checkpoint(zipped(tmp_path / "y.pt", deep)))
 
 
-NESTED = pickle.EMPTY_TUPLE + PUT + (GET + GET + pickle.TUPLE2 + PUT) * 40  # a tuple whose hash takes 2⁴⁰ steps
-LONG = pickle.MARK + pickle.NONE * 1_000_000 + pickle.TUPLE + PUT + pickle.POP  # 8 MB that one byte refers to
+# a tuple whose hash takes 2⁴⁰ steps
+NESTED = pickle.EMPTY_TUPLE + PUT + (GET + GET + pickle.TUPLE2 + PUT) * 40
+# 8 MB that one byte refers to
+LONG = pickle.MARK + pickle.NONE * 1_000_000 + pickle.TUPLE + PUT + pickle.POP
 
 
 @pytest.mark.parametrize("opcodes", [

@@ -93,8 +93,8 @@ def test_a_split_file_of_gigabytes(satellite):
 
 
 @pytest.mark.parametrize("path", [
-    "/etc/passwd", "../../../etc/passwd", "Forest/../../../x.jpg", "..", "C:\\x.jpg", "\\\\host\\x.jpg",
-    "a\\..\\..\\x.jpg",
+    "/etc/passwd", "../../../etc/passwd", "Forest/../../../x.jpg", "..", "C:\\x.jpg",
+    "\\\\host\\x.jpg", "a\\..\\..\\x.jpg",
 ])
 def test_paths_out_of_the_folder(path, satellite):
     with refused("lists images outside of the data set's folder"):

@@ -20,7 +20,9 @@ from common import make_image_folder
 from data_roots import build_cifar, build_cifar_c, build_imagenet, build_imagenet_c
 
 
-def identity_of(dataset: Dataset, split: str = "test", indices: range | list[int] | None = None) -> ImageIdentity:
+def identity_of(
+    dataset: Dataset, split: str = "test", indices: range | list[int] | None = None
+) -> ImageIdentity:
     items = getattr(dataset, split)
     if indices is None:
         indices = range(len(items))
@@ -187,7 +189,8 @@ def plugin(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: int, source: s
 
 
 def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path, monkeypatch):
-    """A module of its folder counts as well. A reader that changes no image has its files' identity."""
+    """A module of its folder counts as well. A reader that changes no image has its files'
+    identity."""
     images = make_image_folder(tmp_path / "images")
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     plain = folder_identity(images).images
@@ -250,7 +253,9 @@ def test_bad_and_missing_files_have_an_identity(tmp_path):
 
 
 @pytest.mark.posix
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything"
+)
 def test_a_file_without_permission_has_an_identity(tmp_path):
     folder = make_image_folder(tmp_path)
     (folder / "kind_a" / "0.png").chmod(0)

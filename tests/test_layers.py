@@ -15,20 +15,21 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 
-# From the bottom up: folders and single modules. A layer may import itself and those before it. A module belongs to the
-# longest entry that contains it.
+# From the bottom up: folders and single modules. A layer may import itself and those before it. A
+# module belongs to the longest entry that contains it.
 LAYERS = (
     "datasets/utils", "datasets/views", "datasets/synthetic", "datasets/download", "datasets",
     "datasets/download/parquet_copy", "datasets/download/install", "datasets/download/verify",
-    "trainers/functional", "trainers/config", "trainers/registry", "trainers/vlm", "trainers/vlm/small",
-    "trainers/runs/record", "trainers/runs/record_1_0", "trainers/runs",
-    "trainers/engine", "trainers/fewshot",
-    "trainers", "trainers/report", "trainers/predict",
+    "trainers/functional", "trainers/config", "trainers/registry", "trainers/vlm",
+    "trainers/vlm/small", "trainers/runs/record", "trainers/runs/record_1_0", "trainers/runs",
+    "trainers/engine", "trainers/fewshot", "trainers", "trainers/report", "trainers/predict",
     "trainers/experiments", "trainers/dassl", "tools",
 )
 # The report reads run folders. It must work without weights and data.
-REPORT_IMPORTS = {"datasets/utils", "datasets/views", "datasets", "trainers/functional", "trainers/registry",
-                  "trainers/config", "trainers/report", "trainers/runs/record", "trainers/runs/record_1_0"}
+REPORT_IMPORTS = {
+    "datasets/utils", "datasets/views", "datasets", "trainers/functional", "trainers/registry",
+    "trainers/config", "trainers/report", "trainers/runs/record", "trainers/runs/record_1_0",
+}
 MODULES = {
     file.relative_to(PROJECT).with_suffix("").as_posix().removesuffix("/__init__"): file
     for top in ("datasets", "trainers", "tools") for file in sorted((PROJECT / top).rglob("*.py"))
@@ -54,9 +55,11 @@ def imports(module: str) -> Iterator[str]:
             continue
         for name in names:
             parts = name[1:] if name[0] == "promptcal" else name
-            found = next((key for key in ("/".join(parts), "/".join(parts[:-1])) if key in MODULES), None)
-            if found and found != module:
-                yield found
+            imported = next(
+                (key for key in ("/".join(parts), "/".join(parts[:-1])) if key in MODULES), None
+            )
+            if imported and imported != module:
+                yield imported
 
 
 def test_imports_go_down():
@@ -86,7 +89,8 @@ def test_no_circular_imports():
 
 
 @pytest.mark.parametrize(("layer", "allowed"), [
-    ("trainers/report", REPORT_IMPORTS), ("trainers/functional", {"trainers/functional", "datasets/utils"}),
+    ("trainers/report", REPORT_IMPORTS),
+    ("trainers/functional", {"trainers/functional", "datasets/utils"}),
     ("datasets/utils", {"datasets/utils"}),
 ])
 def test_what_a_layer_does_without(layer: str, allowed: set[str]):
@@ -96,14 +100,18 @@ def test_what_a_layer_does_without(layer: str, allowed: set[str]):
 
 
 def test_usage_errors_do_not_import_torch():
-    lines = "import promptcal.datasets, promptcal.datasets.utils.cli, promptcal.datasets.utils.files, " \
-            "promptcal.trainers.config, promptcal.trainers.registry, promptcal.tools.train as train, sys\n" \
-            "import promptcal.tools.predict, promptcal.tools.report, promptcal.tools.reproduce\n" \
-            "data = ['--trainer', 'SoC', '--dataset-config-file', 'dtd', '--root', '/nowhere']\n" \
-            "for words in (['--trainer', 'Sock'], ['--trainer', 'SoC', '--config-file', 'nowhere'], data):\n" \
-            "    try: train.main(words)\n" \
-            "    except ValueError as error: print(error, 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True)
+    lines = (
+        "import promptcal.datasets, promptcal.datasets.utils.cli, promptcal.datasets.utils.files, "
+        "promptcal.trainers.config, promptcal.trainers.registry, promptcal.tools.train as train, sys\n"
+        "import promptcal.tools.predict, promptcal.tools.report, promptcal.tools.reproduce\n"
+        "data = ['--trainer', 'SoC', '--dataset-config-file', 'dtd', '--root', '/nowhere']\n"
+        "for words in (['--trainer', 'Sock'], ['--trainer', 'SoC', '--config-file', 'nowhere'], data):\n"
+        "    try: train.main(words)\n"
+        "    except ValueError as error: print(error, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True
+    )
     assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["False"] * 3
 
 
@@ -115,7 +123,9 @@ def test_every_layer_is_there(layer: str):
 
 def test_the_way_from_the_command_to_the_results_gets_no_longer():
     """How often a reader changes file. The bounds may only sink."""
-    done = subprocess.run([sys.executable, PROJECT / "tests" / "reading_order.py"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, PROJECT / "tests" / "reading_order.py"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     changes, files = re.search(r"(\d+) changes between (\d+) files", done.stdout).groups()
     assert int(changes) <= 178 and int(files) <= 60, done.stdout

@@ -1,4 +1,5 @@
-"""The loader's threads: any number of them gives the same images, and they end with their caller."""
+"""The loader's threads: any number of them gives the same images, and they end with their
+caller."""
 from __future__ import annotations
 
 import _thread

@@ -78,7 +78,8 @@ def test_callers_in_several_threads_get_their_settings_back(set_threads):
 
 
 def test_precision_of_products_and_anomaly_detection_are_pinned():
-    """A caller may allow TF32 or bf16 in fp32 products; a run does not, and restores the setting."""
+    """A caller may allow TF32 or bf16 in fp32 products; a run does not, and restores the
+    setting."""
     precision = torch.get_float32_matmul_precision()
     allow_tf32 = torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("medium")

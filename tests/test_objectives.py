@@ -188,7 +188,8 @@ def test_episodes_of_a_batch_are_independent(function):
 
 
 def test_inverse_weighting_has_the_strongest_effect():
-    """Falling with the number of classes, as the paper's lead over O-TPT, and far above the ratio."""
+    """Falling with the number of classes, as the paper's lead over O-TPT, and far above the
+    ratio."""
     sizes = [relative_gradients(simulated_prototypes(classes)) for classes in (10, 47, 100, 397)]
     inverse = [size["inverse"] for size in sizes]
     assert inverse == sorted(inverse, reverse=True) and 0.1 < inverse[-1] < 10

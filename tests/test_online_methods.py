@@ -1,4 +1,5 @@
-"""The online methods: against slow, plain versions, by their properties, interrupted and continued, in the report."""
+"""The online methods: against slow, plain versions, by their properties, interrupted and continued,
+in the report."""
 from __future__ import annotations
 
 import json
@@ -27,13 +28,16 @@ IMAGES = 40
 
 
 def features_near_classes(clip_model, nearest: float, spread: float) -> torch.Tensor:
-    """View features near their classes, some nearer than others: all degrees of confidence, all classes."""
+    """View features near their classes, some nearer than others: all degrees of confidence, all
+    classes."""
     text = make_trainer("ZeroShot", clip_model).clip.text
-    own = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
+    class_parts = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
     generator = torch.Generator().manual_seed(2)
     near = nearest + spread * torch.rand(IMAGES, 1, 1, generator=generator)
-    noise = torch.randn(IMAGES, 1, 48, generator=generator) + 0.3 * torch.randn(IMAGES, 20, 48, generator=generator)
-    return unit(near * unit(own)[:, None] + noise / 48**0.5)
+    noise = torch.randn(IMAGES, 1, 48, generator=generator) + 0.3 * torch.randn(
+        IMAGES, 20, 48, generator=generator
+    )
+    return unit(near * unit(class_parts)[:, None] + noise / 48**0.5)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,8 @@ def predict(trainer, views: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["plain", "confident"])
 def test_tda_equals_the_reference(clip_model, views, kind):
     trainer = make_trainer("TDA", clip_model, "TRAINER.TDA.VIEWS", kind)
-    text, scale = trainer.clip.text, trainer.clip.scale
+    text = trainer.clip.text
+    scale = trainer.clip.scale
     chosen = confident_views(class_logits(views, text, scale), 0.1)
     used = views[:, 0] if kind == "plain" else views.take_along_dim(chosen[..., None], dim=1)
     expected = torch.stack(slow.tda(list(used), text, scale))
@@ -59,8 +64,11 @@ def test_tda_equals_the_reference(clip_model, views, kind):
 
 
 def test_tda_stores_equal_names_as_one_class(clip_model, views):
-    """Rounding does not distribute a name's images over its classes: only the first is predicted."""
-    trainer = make_trainer("TDA", clip_model, names=[NAMES[0], *NAMES[:4], *["cat"] * 4, *NAMES[1:3]])
+    """Rounding does not distribute a name's images over its classes: only the first is
+    predicted."""
+    trainer = make_trainer(
+        "TDA", clip_model, names=[NAMES[0], *NAMES[:4], *["cat"] * 4, *NAMES[1:3]]
+    )
     predict(trainer, views)
     stored = trainer.positive.entropy.isfinite().any(-1)
     assert stored[[0, 2, 3]].all() and not stored[[1, *range(5, 11)]].any()
@@ -79,18 +87,26 @@ def hard(clip_model) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("method", "kind", "opts", "settings"), [
-    ("BCA", "plain", [], {}), ("BCA", "confident", ["TRAINER.BCA.COUNT_CENTRE", 300], {"count": 300}),
-    ("DMN", None, [], {}), ("DMN", None, ["TRAINER.DMN.MEMORY", 2, "TRAINER.DMN.WEIGHT", 3], {"most": 2, "weight": 3}),
-    ("BoostAdapter", "plain", [], {}), ("BoostAdapter", "confident", ["TRAINER.BOOSTADAPTER.DELTA", 0], {"delta": 0}),
-    ("DPE", "plain", [], {}), ("DPE", "confident", ["TRAINER.DPE.PREDICT", "confident"], {"predict": True}),
-    ("DOTA", "plain", ["TRAINER.DOTA.RHO", 0.05], {"rho": 0.05}), ("DOTA", "confident", [], {}),
+    ("BCA", "plain", [], {}),
+    ("BCA", "confident", ["TRAINER.BCA.COUNT_CENTRE", 300], {"count": 300}),
+    ("DMN", None, [], {}),
+    ("DMN", None, ["TRAINER.DMN.MEMORY", 2, "TRAINER.DMN.WEIGHT", 3], {"most": 2, "weight": 3}),
+    ("BoostAdapter", "plain", [], {}),
+    ("BoostAdapter", "confident", ["TRAINER.BOOSTADAPTER.DELTA", 0], {"delta": 0}),
+    ("DPE", "plain", [], {}),
+    ("DPE", "confident", ["TRAINER.DPE.PREDICT", "confident"], {"predict": True}),
+    ("DOTA", "plain", ["TRAINER.DOTA.RHO", 0.05], {"rho": 0.05}),
+    ("DOTA", "confident", [], {}),
 ])
 def test_streams_equal_the_reference(clip_model, hard, method, kind, opts, settings):
     views = [f"TRAINER.{method.upper()}.VIEWS", kind] if kind else []
     trainer = make_trainer(method, clip_model, *views, *opts)
     text = trainer.clip.text.double()
-    first = float(trainer.clip.scale) if method == "DMN" else kind == "confident"  # the others multiply cosines by 100
-    expected = torch.stack(getattr(plain, method.lower())(list(hard.double()), text, first, **settings))
+    # the others multiply cosines by 100
+    first = float(trainer.clip.scale) if method == "DMN" else kind == "confident"
+    expected = torch.stack(
+        getattr(plain, method.lower())(list(hard.double()), text, first, **settings)
+    )
     logits = predict(trainer, hard)
     assert logits.isfinite().all()
     torch.testing.assert_close(logits.softmax(-1).double(), expected, atol=2e-5, rtol=0)
@@ -99,9 +115,11 @@ def test_streams_equal_the_reference(clip_model, hard, method, kind, opts, setti
 
 
 def test_bcas_prior_only_mixes(clip_model, hard):
-    """Rows of P are distributions and a posterior is a mean of them, so confidence falls (not for every image)."""
+    """Rows of P are distributions and a posterior is a mean of them, so confidence falls (not for
+    every image)."""
     trainer = make_trainer("BCA", clip_model)
-    before, after = [], []
+    before = []
+    after = []
     for image in hard:
         before.append(trainer.used_views(image[None], trainer.centres)[1].mean(0).softmax(-1).max())
         rows = trainer.prior.clone()
@@ -122,22 +140,25 @@ def test_dmns_memory_of_one_image_keeps_the_most_certain(clip_model, hard):
         lowest = trainer.memory.entropy[:, 0].clone()
         changed = (trainer.memory.keys != before).any(-1)[:, 0]
         assert changed.sum() <= 1
-        assert all(torch.equal(trainer.memory.keys[k, 0], image[0]) for k in torch.where(changed)[0])
+        for k in torch.where(changed)[0]:
+            assert torch.equal(trainer.memory.keys[k, 0], image[0])
 
 
 def test_boostadapter_without_views_is_tda_with_a_queue(clip_model, hard):
-    """With one view nothing is boosted: TDA, but that the negative cache keeps the last uncertain images."""
+    """With one view nothing is boosted: TDA, but that the negative cache keeps the last uncertain
+    images."""
     opts = ("TTA.VIEWS", 1, "TRAINER.BOOSTADAPTER.SCALE", 0, "TRAINER.BOOSTADAPTER.DELTA", 0)
-    boost, tda = make_trainer("BoostAdapter", clip_model, *opts), make_trainer("TDA", clip_model)
+    boost = make_trainer("BoostAdapter", clip_model, *opts)
+    tda = make_trainer("TDA", clip_model)
     uncertain = 0
     for image in hard[:, :1]:
-        found, expected = (trainer.adapt(image[None]).logits for trainer in (boost, tda))
+        logits, expected = (trainer.adapt(image[None]).logits for trainer in (boost, tda))
         for name in ("keys", "entropy"):
             assert torch.equal(getattr(boost.positive, name), getattr(tda.positive, name))
         full = tda.negative.entropy.isfinite().all(-1)
         uncertain += bool(full.any())
         if not full.any():  # until a class has two, both caches hold the same
-            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(logits, expected)
     assert uncertain and not torch.equal(boost.negative.keys, tda.negative.keys)
 
 
@@ -150,23 +171,31 @@ def test_dpes_first_image_has_nothing_to_align(clip_model, hard):
 
 
 def test_dotas_first_image(clip_model, hard):
-    """λ = min(ρ, η), μ = 0.001 and Λ = I/σ for every class: a constant that changes no probability."""
+    """λ = min(ρ, η), μ = 0.001 and Λ = I/σ for every class: a constant that changes no
+    probability."""
     trainer = make_trainer("DOTA", clip_model, "TRAINER.DOTA.ETA", 0.1, "TRAINER.DOTA.RHO", 5.0)
-    x, text = hard[0, 0], trainer.clip.text
+    x = hard[0, 0]
+    text = trainer.clip.text
     added = 0.1 * (0.001 * x.sum() - 0.001**2 * 48 / 2) / 0.002
-    torch.testing.assert_close(predict(trainer, hard[:1])[0], 100 * x @ text.T + added, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        predict(trainer, hard[:1])[0], 100 * x @ text.T + added, atol=1e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize("method", ONLINE)
 def test_a_batch_is_a_stream_in_order(clip_model, hard, method):
-    """Several images at once give what they give one by one, not the first one's prediction alone."""
+    """Several images at once give what they give one by one, not the first one's prediction
+    alone."""
     def make():
-        return make_trainer(method, clip_model, *(["TRAINER.ONZETA.IMAGES", IMAGES] if method == "OnZeta" else []))
+        return make_trainer(
+            method, clip_model, *(["TRAINER.ONZETA.IMAGES", IMAGES] if method == "OnZeta" else [])
+        )
 
-    expected, trainer = predict(make(), hard), make()
-    found = [trainer.adapt(some) for some in hard.split(7)]
-    assert torch.equal(torch.cat([some.logits for some in found]), expected)
-    assert torch.cat([some.zero_shot_logits for some in found]).shape == expected.shape
+    expected = predict(make(), hard)
+    trainer = make()
+    predictions = [trainer.adapt(batch) for batch in hard.split(7)]
+    assert torch.equal(torch.cat([batch.logits for batch in predictions]), expected)
+    assert torch.cat([batch.zero_shot_logits for batch in predictions]).shape == expected.shape
     assert not torch.equal(predict(make(), hard.flip(0)).flip(0), expected)
 
 
@@ -175,8 +204,9 @@ def test_a_call_is_a_stream_and_an_adapter_continues_it(clip_model, method):
     images = make_views(images=6)
     expected = adapt(method, clip_model, NAMES, images).logits
     adapter = Adapter(method, clip_model, NAMES, images.shape[1])
-    assert torch.equal(torch.cat([adapter(some).logits for some in images.split(4)]), expected)
-    assert torch.equal(adapt(method, clip_model, NAMES, images[:1]).logits, expected[:1])  # nothing is kept
+    assert torch.equal(torch.cat([adapter(batch).logits for batch in images.split(4)]), expected)
+    # nothing is kept
+    assert torch.equal(adapt(method, clip_model, NAMES, images[:1]).logits, expected[:1])
 
 
 @pytest.mark.parametrize("method", STREAMS)
@@ -184,19 +214,27 @@ def test_classes_of_one_name_and_a_single_class(clip_model, hard, method):
     for names in ([NAMES[0], *NAMES[:4], *["cat"] * 2], ["cat"]):
         trainer = make_trainer(method, clip_model, names=names)
         assert predict(trainer, hard).isfinite().all()
-        if len(names) > 1 and method in ("DMN", "BoostAdapter", "DPE"):  # only the first class of a name is predicted
+        # only the first class of a name is predicted
+        if len(names) > 1 and method in ("DMN", "BoostAdapter", "DPE"):
             cache = {"DMN": "memory", "BoostAdapter": "positive", "DPE": "queue"}[method]
             assert not getattr(trainer, cache).entropy.isfinite()[[1, 5, 6]].any()
 
 
 @pytest.mark.parametrize(("method", "opts", "message"), [
-    ("BCA", ["TTA.VIEWS", 5], "to keep one of 5 views"), ("DMN", ["TTA.VIEWS", 5], "to keep one of 5 views"),
-    ("BoostAdapter", ["TTA.VIEWS", 5], "to keep one of 5 views"), ("DPE", ["TRAINER.DPE.TAU", 0], "above 0"),
-    ("DPE", ["TRAINER.DPE.PREDICT", "mean"], "one of plain, confident"), ("DMN", ["TRAINER.DMN.MEMORY", 0], "1 or"),
-    ("DOTA", ["TRAINER.DOTA.VIEWS", "all"], "one of plain, confident"), ("DOTA", ["TRAINER.DOTA.SIGMA", 0], "above 0"),
-    ("TPT", ["TTA.RESET", "010"], "image, never, or"), ("TPT", ["TTA.RESET", "٣"], "image, never, or"),
-    ("TPT", ["TTA.RESET", "0"], "image, never, or a number"), ("TPT", ["TTA.RESET", "often"], "image, never, or"),
-    ("TDA", ["TTA.RESET", "never"], "TTA.RESET never works only with methods that tune by gradients"),
+    ("BCA", ["TTA.VIEWS", 5], "to keep one of 5 views"),
+    ("DMN", ["TTA.VIEWS", 5], "to keep one of 5 views"),
+    ("BoostAdapter", ["TTA.VIEWS", 5], "to keep one of 5 views"),
+    ("DPE", ["TRAINER.DPE.TAU", 0], "above 0"),
+    ("DPE", ["TRAINER.DPE.PREDICT", "mean"], "one of plain, confident"),
+    ("DMN", ["TRAINER.DMN.MEMORY", 0], "1 or"),
+    ("DOTA", ["TRAINER.DOTA.VIEWS", "all"], "one of plain, confident"),
+    ("DOTA", ["TRAINER.DOTA.SIGMA", 0], "above 0"),
+    ("TPT", ["TTA.RESET", "010"], "image, never, or"),
+    ("TPT", ["TTA.RESET", "٣"], "image, never, or"),
+    ("TPT", ["TTA.RESET", "0"], "image, never, or a number"),
+    ("TPT", ["TTA.RESET", "often"], "image, never, or"),
+    ("TDA", ["TTA.RESET", "never"],
+     "TTA.RESET never works only with methods that tune by gradients"),
 ])
 def test_settings_that_cannot_work(method, opts, message):
     with pytest.raises(ConfigError, match=message):
@@ -207,22 +245,28 @@ def test_settings_that_cannot_work(method, opts, message):
 def test_a_carried_context_equals_the_reference(clip_model, every):
     """The optimizer is carried and reset with the context; zero-shot predictions stay zero-shot."""
     images = make_views(images=5)
-    found = adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", every or "never"])
+    carried = adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", every or "never"])
     episodic = adapt("TPT", clip_model, NAMES, images)
     expected = torch.stack(plain.continual(clip_model, NAMES, images, every))
-    torch.testing.assert_close(found.logits, expected, atol=5e-3, rtol=0)
-    torch.testing.assert_close(found.zero_shot_logits, episodic.zero_shot_logits)
-    same = (found.logits - episodic.logits).abs().amax(-1) < 5e-3
+    torch.testing.assert_close(carried.logits, expected, atol=5e-3, rtol=0)
+    torch.testing.assert_close(carried.zero_shot_logits, episodic.zero_shot_logits)
+    same = (carried.logits - episodic.logits).abs().amax(-1) < 5e-3
     assert same.tolist() == ([True, False, True, False, True] if every else [True] + [False] * 4)
-    assert torch.equal(adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", 1]).logits, episodic.logits)
+    assert torch.equal(
+        adapt("TPT", clip_model, NAMES, images, opts=["TTA.RESET", 1]).logits, episodic.logits
+    )
 
 
 @pytest.mark.parametrize("method", ["SoC", "TPS", "RTPT"])
 def test_the_family_carries_its_context(clip_model, method):
     images = encode_views(as_backbone(clip_model), make_views(images=3))
     at_once = make_trainer(method, clip_model, "TTA.RESET", "never").adapt(images).logits
-    assert torch.equal(predict(make_trainer(method, clip_model, "TTA.RESET", "never"), images), at_once)
-    assert (at_once - make_trainer(method, clip_model).adapt(images).logits)[1:].abs().amax(-1).min() > 1e-3
+    assert torch.equal(
+        predict(make_trainer(method, clip_model, "TTA.RESET", "never"), images), at_once
+    )
+    assert (at_once - make_trainer(method, clip_model).adapt(images).logits)[1:].abs().amax(
+        -1
+    ).min() > 1e-3
 
 
 def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
@@ -230,7 +274,10 @@ def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
     images = encode_views(as_backbone(clip_model), make_views(images=2))
     state = trainer.state()
     with monkeypatch.context() as patch:
-        patch.setattr(type(trainer), "predict", lambda self, views, text: torch.full((1, len(NAMES)), torch.nan))
+        patch.setattr(
+            type(trainer), "predict",
+            lambda self, views, text: torch.full((1, len(NAMES)), torch.nan),
+        )
         trainer.adapt(images[:1])
     for name, array in trainer.state().items():
         np.testing.assert_array_equal(array, state[name] + (name == "images"))
@@ -241,27 +288,39 @@ def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
 def test_the_range_of_the_plain_view(clip_model, method):
     trainer = make_trainer(method, clip_model, f"TRAINER.{method.upper()}.RANGE", "plain")
     logits = 5 * torch.randn(2, 20, len(NAMES), generator=torch.Generator().manual_seed(0))
-    kept = logits.take_along_dim(trainer.select(logits)[..., None], dim=1)
-    losses = trainer.episode_loss(kept, kept, logits[:, :1])
-    for loss, own, views in zip(losses, kept, logits, strict=True):
-        expected = slow.loss_of(method, own, views[:1], trainer.clip.text, 10)  # the range of the first of them
+    selected = logits.take_along_dim(trainer.select(logits)[..., None], dim=1)
+    losses = trainer.episode_loss(selected, selected, logits[:, :1])
+    for loss, of_image, views in zip(losses, selected, logits, strict=True):
+        # the range of the first of them
+        expected = slow.loss_of(method, of_image, views[:1], trainer.clip.text, 10)
         torch.testing.assert_close(loss, expected)
 
 
 @pytest.fixture
 def run(clip_file, image_folder, tmp_path):
     def run(method: str, folder: str, *opts: object) -> dict[str, np.ndarray]:
-        build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
-            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
-            "TEST.PART", 3, "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
+        build_trainer(
+            build_cfg(
+                method,
+                "configs/datasets/image_folder.yaml",
+                flags=[
+                    "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file,
+                    "OUTPUT_DIR", tmp_path / folder, "TEST.PART", 3, "TTA.VIEWS", 10,
+                    "DATALOADER.NUM_WORKERS", 0, *opts,
+                ],
+            )
+        ).run()
         return read_predictions(tmp_path / folder)
     return run
 
 
-@pytest.mark.parametrize(("method", "opts"), [*((method, ()) for method in ONLINE), ("TPT", ("TTA.RESET", 5))])
+@pytest.mark.parametrize(
+    ("method", "opts"), [*((method, ()) for method in ONLINE), ("TPT", ("TTA.RESET", 5))]
+)
 def test_interrupted_and_continued(run, method, opts, monkeypatch):
     expected = run(method, "whole", *opts)
-    real, written = RunDir.write_state, []
+    real = RunDir.write_state
+    written = []
 
     def write(run_dir: RunDir, *args: object) -> None:
         real(run_dir, *args)
@@ -289,7 +348,8 @@ def test_published_values_are_an_option():
 
 
 @pytest.mark.parametrize(("method", "dataset", "values"), [
-    ("DMN", "DescribableTextures", {"WEIGHT": 10}), ("BoostAdapter", "Food101", {"ALPHA": 1, "BETA": 1, "DELTA": 3}),
+    ("DMN", "DescribableTextures", {"WEIGHT": 10}),
+    ("BoostAdapter", "Food101", {"ALPHA": 1, "BETA": 1, "DELTA": 3}),
     ("DPE", "SUN397", {"ALPHA": 6, "BETA": 3, "LR_TEXT": 2e-4, "LR_IMAGE": 2e-4, "ALIGN": 0.2}),
     ("DOTA", "Caltech101", {"ETA": 0.3, "RHO": 0.02, "EPSILON": 2e-3}),
 ])
@@ -306,28 +366,39 @@ def test_the_report_shows_the_deviation_over_orders(run, tmp_path, capsys):
     capsys.readouterr()
     report([str(tmp_path / "orders"), "--no-figures"])
     lines = capsys.readouterr().out.splitlines()
-    shown = next(line for line in lines[lines.index("ECE (%)") :] if line.startswith("  OnZeta"))
-    own = [json.loads((tmp_path / f"orders/seed{seed}/results.json").read_text())["ece"] for seed in range(3)]
-    assert np.std(own) > 0.05
-    assert f"{np.mean(own):.1f} ± {np.std(own, ddof=1):.1f}" in shown
-    assert any("seeds, which for OnZeta" in line and "are orders of the images" in line for line in lines)
+    row = next(line for line in lines[lines.index("ECE (%)") :] if line.startswith("  OnZeta"))
+    errors = [
+        json.loads((tmp_path / f"orders/seed{seed}/results.json").read_text())["ece"]
+        for seed in range(3)
+    ]
+    assert np.std(errors) > 0.05
+    assert f"{np.mean(errors):.1f} ± {np.std(errors, ddof=1):.1f}" in row
+    assert any(
+        "seeds, which for OnZeta" in line and "are orders of the images" in line for line in lines
+    )
 
 
 def test_a_carried_context_in_the_report(run, tmp_path, capsys):
     """Its label says when it is reset, and its figure shows the stream."""
     for reset in ("image", "never"):
         run("TPT", f"reset/{reset}", "TTA.RESET", reset)
-    assert "TPT, never reset" in capsys.readouterr().out + (tmp_path / "reset/never/log.txt").read_text()
+    assert (
+        "TPT, never reset"
+        in capsys.readouterr().out + (tmp_path / "reset/never/log.txt").read_text()
+    )
     report([str(tmp_path / "reset/never"), "--out", str(tmp_path / "alone")])
     report([str(tmp_path / "reset"), "--no-figures"])
     out = capsys.readouterr().out
     assert "TPT, never reset" in out and "TPT, reset for each image" in out
     assert [file.name for file in (tmp_path / "alone/figures").glob("over_time_*.png")]
-    assert read_predictions(tmp_path / "reset/never")["position"].argsort().tolist() == shuffled(range(12), 0)
+    assert read_predictions(tmp_path / "reset/never")["position"].argsort().tolist() == shuffled(
+        range(12), 0
+    )
 
 
 def test_running_windows():
-    """A stream that is right with confidence 0.9 at first, and wrong with the same confidence in its second half."""
+    """A stream that is right with confidence 0.9 at first, and wrong with the same confidence in
+    its second half."""
     position = np.random.default_rng(0).permutation(400)
     values = running(np.full(400, 0.9), position < 200, position, bins=20)
     assert values.window == 50 and values.position[[0, -1]].tolist() == [50, 400]

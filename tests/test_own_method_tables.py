@@ -1,4 +1,5 @@
-"""Tables about one's own method: baselines, learnt prompts, shared settings, captions and LaTeX that can be pasted."""
+"""Tables about one's own method: baselines, learnt prompts, shared settings, captions and LaTeX
+that can be pasted."""
 from __future__ import annotations
 
 import re
@@ -55,12 +56,15 @@ def test_which_rows_state_a_difference(two_new_methods, tmp_path):
     ours = main_table(two_new_methods, baseline="o-tpt", ours=["mine"])
     assert stated(ours) == ["Mine"] and "difference from O-TPT" in ours.caption
     out = tmp_path / "out"
-    done = run_tool("report.py", two_new_methods, "--baseline", "soc", "--ours", "TPT", "--ours", "Mine",
-                    "--no-figures", "--out", out)
+    done = run_tool(
+        "report.py", two_new_methods, "--baseline", "soc", "--ours", "TPT", "--ours", "Mine",
+        "--no-figures", "--out", out,
+    )
     assert done.returncode == 0 and "difference from SoC" in done.stdout
     for option, name in (("--baseline", "CTPT"), ("--ours", "Yours")):
         done = run_tool("report.py", two_new_methods, option, name, "--out", tmp_path / "none")
-        assert done.returncode == 2 and f"{option} {name}: none of these runs is of that method" in done.stderr
+        assert done.returncode == 2
+        assert f"{option} {name}: none of these runs is of that method" in done.stderr
         assert not (tmp_path / "none").exists()
 
 
@@ -68,7 +72,9 @@ def test_methods_of_unknown_plugins_are_not_ranked(tmp_path):
     make_run(tmp_path, "Mine", n=60)
     make_run(tmp_path, "Yours", n=60, sharpness=3.0)
     verdict, = report_on(tmp_path).verdicts
-    assert verdict.best == "" and "not ranked" in verdict.sentence and "best" not in verdict.sentence
+    assert verdict.best == ""
+    assert "not ranked" in verdict.sentence
+    assert "best" not in verdict.sentence
 
 
 @pytest.mark.parametrize("with_others", [False, True])
@@ -82,11 +88,15 @@ def test_rows_from_learnt_prompts(tmp_path, with_others):
     if with_others:
         for trainer in ("ZeroShot", "TPT", "SoC"):
             make_run(tmp_path, trainer, n=60)
-        make_run(tmp_path, "SoC", n=60, folder="sweep", settings={LAMBDA: 5.0}, changes=learnt(2, "21"))
+        make_run(
+            tmp_path, "SoC", n=60, folder="sweep", settings={LAMBDA: 5.0}, changes=learnt(2, "21")
+        )
     table = main_table(tmp_path)
     rows = [row.label for row in table.blocks[0].rows if "CoOp" in row.label]
-    assert rows == ["CoOp, 2 shots, untuned", "CoOp, 4 shots, untuned", "TPT, CoOp 2 shots", "TPT, CoOp 4 shots",
-                    "SoC, CoOp 2 shots", "SoC, CoOp 4 shots"]
+    assert rows == [
+        "CoOp, 2 shots, untuned", "CoOp, 4 shots, untuned", "TPT, CoOp 2 shots",
+        "TPT, CoOp 4 shots", "SoC, CoOp 2 shots", "SoC, CoOp 4 shots",
+    ]
     for metric in ("Accuracy", "ECE"):
         for shots in ("2 shots", "4 shots"):
             tuned = entry(table, metric, f"SoC, CoOp {shots}", "UCF101")
@@ -95,7 +105,9 @@ def test_rows_from_learnt_prompts(tmp_path, with_others):
     sweeps = [grid for grid in compared(tmp_path) if grid.stated]
     assert len(sweeps) == with_others
     for grid in sweeps:
-        assert labels(grid) == ["CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 5", "SoC, CoOp 2 shots, λ 30"]
+        assert labels(grid) == [
+            "CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 5", "SoC, CoOp 2 shots, λ 30",
+        ]
 
 
 def test_a_setting_that_all_rows_share_stands_in_the_caption(tmp_path):
@@ -107,7 +119,9 @@ def test_a_setting_that_all_rows_share_stands_in_the_caption(tmp_path):
     assert table.title == "Accuracy and ECE, ViT-L/14, 2 steps"
     make_run(tmp_path, "OTPT", n=60)
     table = main_table(tmp_path)
-    assert [row.label for row in table.blocks[0].rows] == ["Zero-shot", "TPT, 2 steps", "O-TPT", "SoC, 2 steps"]
+    assert [row.label for row in table.blocks[0].rows] == [
+        "Zero-shot", "TPT, 2 steps", "O-TPT", "SoC, 2 steps",
+    ]
 
 
 def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
@@ -118,15 +132,23 @@ def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
         for block in table.blocks:
             for row in block.rows:
                 if row.label == "Zero-shot":
-                    assert all(cell is None or "±" not in cell.spread for cell in row.entries), table.name
+                    for cell in row.entries:
+                        assert cell is None or "±" not in cell.spread, table.name
     assert "±" in entry(main_table(tmp_path), "ECE", "SoC", "UCF101").spread
     for table in report_on(tmp_path).tables:
-        spreads = [cell.spread for block in table.blocks for row in block.rows for cell in row.entries if cell]
+        spreads = [
+            cell.spread
+            for block in table.blocks
+            for row in block.rows
+            for cell in row.entries
+            if cell
+        ]
         assert ("±" in table.caption) == any("±" in spread for spread in spreads), table.name
 
 
 def test_captions_notes_and_sources(tmp_path):
-    """LaTeX: two sentences, the rest as comments and in a file; one column where it fits; sources that exist."""
+    """LaTeX: two sentences, the rest as comments and in a file; one column where it fits; sources
+    that exist."""
     for trainer in ("TPT", "SoC"):
         make_run(tmp_path, trainer, n=60, flagged=3)
     tables = report_on(tmp_path).tables
@@ -143,7 +165,9 @@ def test_captions_notes_and_sources(tmp_path):
     assert r"\paragraph{Table~\ref{tab:results_1}.}" in notes
     make_run(tmp_path / "paper", "SoC", n=3783)
     report_on(tmp_path / "paper", published=True)
-    assert "tables.bib" in (tmp_path / "paper" / "report" / "tables.tex").read_text(encoding="utf-8")
+    assert "tables.bib" in (tmp_path / "paper" / "report" / "tables.tex").read_text(
+        encoding="utf-8"
+    )
     assert (tmp_path / "paper" / "report" / "tables.bib").is_file()
 
 
@@ -162,8 +186,8 @@ def test_metrics_of_unequal_classes_stand_beside_accuracy(tmp_path):
     assert decisions.columns[:3] == ["Accuracy (%)", *names]
     data = read_run(next((tmp_path / "unequal").rglob("results.json")).parent).load_predictions()
     for name, metric in zip(names, (balanced_accuracy, macro_f1), strict=True):
-        shown = entry(decisions, "UCF101", "SoC", name)
-        assert shown.value == pytest.approx(100 * metric(logits=data.logits, labels=data.label))
+        cell = entry(decisions, "UCF101", "SoC", name)
+        assert cell.value == pytest.approx(100 * metric(logits=data.logits, labels=data.label))
     assert not set(names) & set(report_on(tmp_path / "equal").tables[1].columns)
 
 
@@ -171,13 +195,18 @@ def test_a_file_of_descriptions_per_data_set_is_one_row(tmp_path):
     """Files of one label belong together, but not two files on one data set."""
     for dataset in ("UCF101", "EuroSAT"):
         make_run(tmp_path, "ZeroShot", dataset, n=60)
-        make_run(tmp_path, "ZeroShot", dataset, n=60, settings={DESCRIPTIONS: f"{dataset.lower()}-1a2b"})
+        make_run(
+            tmp_path, "ZeroShot", dataset, n=60, settings={DESCRIPTIONS: f"{dataset.lower()}-1a2b"}
+        )
     row = f"Zero-shot, {setting_words(DESCRIPTIONS, 'of each data set')}"
     _, texts = compared(tmp_path)
     assert labels(texts) == ["Zero-shot, no descriptions", row]
     assert len(texts.common_columns()) == 2
     make_run(tmp_path, "ZeroShot", "UCF101", n=60, settings={DESCRIPTIONS: "ucf101-3c4d"})
-    assert len([label for grid in compared(tmp_path) for label in labels(grid) if "-3c4d" in label]) == 1
+    assert (
+        len([label for grid in compared(tmp_path) for label in labels(grid) if "-3c4d" in label])
+        == 1
+    )
     assert row not in [label for grid in compared(tmp_path) for label in labels(grid)]
 
 

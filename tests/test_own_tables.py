@@ -23,7 +23,9 @@ ROWS = (
 COLUMNS = "image=path label=diagnosis split=fold"
 
 
-def write_csv(folder: Path, header: str, rows=ROWS, name: str = "labels.csv", separator: str = ",") -> Path:
+def write_csv(
+    folder: Path, header: str, rows=ROWS, name: str = "labels.csv", separator: str = ","
+) -> Path:
     lines = [header, *(separator.join(row) for row in rows)]
     path = folder / name
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -49,7 +51,9 @@ def test_a_table_with_usual_headers_needs_no_settings(skin):
     assert [Path(item.impath).name for item in dataset.train] == ["a.png", "b.png"]
 
 
-@pytest.mark.parametrize(("name", "separator"), [("labels.csv", ","), ("labels.csv", ";"), ("labels.tsv", "\t")])
+@pytest.mark.parametrize(
+    ("name", "separator"), [("labels.csv", ","), ("labels.csv", ";"), ("labels.tsv", "\t")]
+)
 def test_real_headers_are_named_with_a_setting(skin, name, separator):
     (skin / "labels.csv").unlink()
     header = separator.join(("where is it", "what", "fold no", "who"))
@@ -116,12 +120,19 @@ def test_tables_that_cannot_be_read_get_a_remedy(skin):
 
 
 def test_numbered_folds(skin, caplog):
-    rows = [(image, code, str(number % 3), group) for number, (image, code, _, group) in enumerate(ROWS)]
+    rows = [
+        (image, code, str(number % 3), group) for number, (image, code, _, group) in enumerate(ROWS)
+    ]
     write_csv(skin, "path,diagnosis,fold,patient", rows)
     assert len(build_dataset("Table", skin).test) == 5  # numbers are no splits by themselves
-    assert "the column 'fold' is not used: its values (0, 1, 2) do not say what is for testing" in caplog.text
-    message = r"^Table: labels.csv, row 1 \(line 2\): the values '0', '1', '2' in the column 'fold' are none of " \
-              r'train, val, test; say .* test=0" \(and in 4 more rows\)$'
+    assert (
+        "the column 'fold' is not used: its values (0, 1, 2) do not say what is for testing"
+        in caplog.text
+    )
+    message = (
+        r"^Table: labels.csv, row 1 \(line 2\): the values '0', '1', '2' in the column 'fold' are none of "
+        r'train, val, test; say .* test=0" \(and in 4 more rows\)$'
+    )
     with pytest.raises(DataError, match=message):
         build_dataset("Table", skin, columns=COLUMNS)
     dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=2")
@@ -175,7 +186,9 @@ def test_missing_training_images_are_left_out(skin, caplog):
     with caplog.at_level(logging.WARNING):
         dataset = build_dataset("Table", skin)
     assert len(dataset.train) == 1
-    assert "images for training that are missing are left out: 1, such as images/a.png" in caplog.text
+    assert (
+        "images for training that are missing are left out: 1, such as images/a.png" in caplog.text
+    )
 
 
 WORDS = {"NV": "melanocytic nevus", "MEL": "melanoma", "BKL": "benign keratosis"}
@@ -183,8 +196,12 @@ WORDS = {"NV": "melanocytic nevus", "MEL": "melanoma", "BKL": "benign keratosis"
 
 @pytest.mark.parametrize("kind", ["json", "csv", "txt", "tsv", "mapping", "object"])
 def test_words_for_codes(skin, kind, tmp_path):
-    pairs = {"json": json.dumps(WORDS), "csv": "code,name\n" + "\n".join(map(",".join, WORDS.items())),
-             "txt": "\n".join(map(" ".join, WORDS.items())), "tsv": "\n".join(map("\t".join, WORDS.items()))}
+    pairs = {
+        "json": json.dumps(WORDS),
+        "csv": "code,name\n" + "\n".join(map(",".join, WORDS.items())),
+        "txt": "\n".join(map(" ".join, WORDS.items())),
+        "tsv": "\n".join(map("\t".join, WORDS.items())),
+    }
     if kind == "mapping":
         setting = "; ".join(map("=".join, WORDS.items()))
     elif kind == "object":
@@ -202,7 +219,9 @@ def test_numbers_and_a_list_of_names_by_label(skin):
     rows = [(image, codes[code], split, group) for image, code, split, group in ROWS]
     write_csv(skin, "path,label,split,patient", rows)
     assert build_dataset("Table", skin).classnames == ["0", "2", "10"]
-    rows = [(image, {"10": "1"}.get(code, code), split, group) for image, code, split, group in rows]
+    rows = [
+        (image, {"10": "1"}.get(code, code), split, group) for image, code, split, group in rows
+    ]
     write_csv(skin, "path,label,split,patient", rows)
     (skin / "names.txt").write_text("benign keratosis\nmelanocytic nevus\nmelanoma\n")
     dataset = build_dataset("Table", skin, classnames="names.txt")
@@ -213,7 +232,9 @@ def test_a_column_of_class_names_beside_labels(skin):
     codes = {"NV": "1", "MEL": "2", "BKL": "0"}
     rows = [(image, codes[code], f"the {code} kind", split) for image, code, split, _ in ROWS]
     write_csv(skin, "path,label,class_name,split", rows)
-    assert build_dataset("Table", skin).classnames == ["the BKL kind", "the NV kind", "the MEL kind"]
+    assert build_dataset("Table", skin).classnames == [
+        "the BKL kind", "the NV kind", "the MEL kind",
+    ]
     rows[3] = ("images/d.png", "2", "another kind", "test")
     write_csv(skin, "path,label,class_name,split", rows)
     message = r"row 4 \(line 5\): class 2 is called 'another kind', but .* in labels.csv, row 2"
@@ -230,7 +251,9 @@ def test_warnings_come_once_each(skin, caplog):
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3
     assert "1 group is in two splits" in messages[0] and "'p1' (test, train)" in messages[0]
-    assert "look like identifiers" in messages[1] and "NV" in messages[1] and "DATASET.CLASSNAMES" in messages[1]
+    assert "look like identifiers" in messages[1]
+    assert "NV" in messages[1]
+    assert "DATASET.CLASSNAMES" in messages[1]
     assert "pictures in several splits, by content: 1" in messages[2]
     assert "pictures in several classes, by content: 1" in messages[2]
 
@@ -293,13 +316,19 @@ def test_a_parquet_table_of_paths(skin):
     from pyarrow import parquet
 
     (skin / "labels.csv").unlink()
-    columns = dict(zip(("path", "diagnosis", "fold", "patient_id"), zip(*ROWS, strict=True), strict=True))
-    parquet.write_table(pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet")
+    columns = dict(
+        zip(("path", "diagnosis", "fold", "patient_id"), zip(*ROWS, strict=True), strict=True)
+    )
+    parquet.write_table(
+        pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet"
+    )
     dataset = build_dataset("Table", skin)
     assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
     columns["path"] = ("images/z.png", *columns["path"][1:])
     columns["fold"] = ("test",) * 5
-    parquet.write_table(pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet")
+    parquet.write_table(
+        pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet"
+    )
     with pytest.raises(DataError, match="t.parquet, row 1: there is no image 'images/z.png'"):
         build_dataset("Table", skin)
     (skin / "t.parquet").write_bytes(b"PAR1 cut")
@@ -311,8 +340,10 @@ def test_a_parquet_table_of_paths(skin):
 def test_a_run_has_the_groups_as_clusters(skin, tmp_path):
     settings = ("DATASET.COLUMNS", f"{COLUMNS} test=test", "DATASET.LABEL", "Skin",
                 "DATASET.CLASSNAMES", "; ".join(map("=".join, WORDS.items())))
-    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
-                    "--backbone", "small", "--output-dir", tmp_path / "run", *settings)
+    done = run_tool(
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
+        "--backbone", "small", "--output-dir", tmp_path / "run", *settings,
+    )
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "run" / "predictions.npz") as file:
         cluster = file["cluster"]
@@ -322,19 +353,28 @@ def test_a_run_has_the_groups_as_clusters(skin, tmp_path):
     assert column_words(read_run(tmp_path / "run").record) == "Skin (test=test)"
     assert "Skin: 3 of 3 test images, 3 classes" in done.stdout
     assert results["n"] == 3
-    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
-                    "--backbone", "small", "--output-dir", tmp_path / "other", "DATASET.COLUMNS", "image=wo")
+    done = run_tool(
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
+        "--backbone", "small", "--output-dir", tmp_path / "other", "DATASET.COLUMNS", "image=wo",
+    )
     assert done.returncode == 2
-    assert "its columns are: path, diagnosis, fold, patient_id" in done.stderr and done.stderr.count("\n") == 1
+    assert "its columns are: path, diagnosis, fold, patient_id" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_columns_have_no_effect_on_other_sets(tmp_path):
-    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "landcover", "--no-train",
-                    "DATASET.COLUMNS", "image=path")
+    done = run_tool(
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file", "landcover", "--no-train",
+        "DATASET.COLUMNS", "image=path",
+    )
     assert done.returncode == 0, done.stderr
     assert "no effect with ZeroShot: DATASET.COLUMNS image=path" in done.stdout
-    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "DATASET.COLUMNS", "path")
-    assert done.returncode == 2 and "it must be pairs such as image=path label=diagnosis" in done.stderr
+    done = run_tool(
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table",
+        "DATASET.COLUMNS", "path",
+    )
+    assert done.returncode == 2
+    assert "it must be pairs such as image=path label=diagnosis" in done.stderr
 
 
 EXPERIMENT = """
@@ -361,7 +401,10 @@ def experiment(skin, tmp_path) -> Path:
 
 
 def test_an_experiment_with_benchmarks_and_own_sets(experiment, tmp_path):
-    command = ("reproduce.py", experiment, "--output-dir", tmp_path / "out", "--limit", 6, "--set", "TTA.VIEWS", 10)
+    command = (
+        "reproduce.py", experiment, "--output-dir", tmp_path / "out", "--limit", 6, "--set",
+        "TTA.VIEWS", 10,
+    )
     done = run_tool(*command, "--dry-run")
     assert done.returncode == 0, done.stderr
     for name in ("landcover", "skin", "Our zoo"):
@@ -378,13 +421,20 @@ def test_an_experiment_with_benchmarks_and_own_sets(experiment, tmp_path):
 
 
 def test_a_finished_run_with_other_groups_is_not_shown_as_it_is(skin, tmp_path):
-    command = ("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "configs/datasets/table.yaml",
-               "--root", skin, "--backbone", "small", "--output-dir", tmp_path / "run")
+    command = (
+        "train.py", "--trainer", "ZeroShot",
+        "--dataset-config-file", "configs/datasets/table.yaml", "--root", skin,
+        "--backbone", "small", "--output-dir", tmp_path / "run",
+    )
     assert run_tool(*command).returncode == 0
     assert "finished before" in (again := run_tool(*command)).stdout + again.stderr
-    write_csv(skin, "path,diagnosis,fold,patient_id", [(*row[:3], f"patient {n}") for n, row in enumerate(ROWS)])
+    write_csv(
+        skin, "path,diagnosis,fold,patient_id",
+        [(*row[:3], f"patient {n}") for n, row in enumerate(ROWS)],
+    )
     done = run_tool(*command)
-    assert done.returncode == 2 and "was made with other data: groups of the images differ" in done.stderr
+    assert done.returncode == 2
+    assert "was made with other data: groups of the images differ" in done.stderr
 
 
 def test_two_sets_of_one_name_need_a_label(experiment, tmp_path):
@@ -394,7 +444,9 @@ def test_two_sets_of_one_name_need_a_label(experiment, tmp_path):
     assert done.returncode == 2 and "has two that are called skin: give one a label" in done.stderr
     experiment.write_text(text.replace("image_folder: ", "image_foldr: "))
     done = run_tool("reproduce.py", experiment, "--dry-run")
-    assert done.returncode == 2 and "no data set 'image_foldr'. Did you mean 'image_folder'" in done.stderr
+    assert done.returncode == 2
+    assert "no data set 'image_foldr'. Did you mean 'image_folder'" in done.stderr
     experiment.write_text(text.replace(", label: Our zoo", ", dtd: /data"))
     done = run_tool("reproduce.py", experiment, "--dry-run")
-    assert done.returncode == 2 and "it must be a data set with its folder, such as {table: /lab/ham}" in done.stderr
+    assert done.returncode == 2
+    assert "it must be a data set with its folder, such as {table: /lab/ham}" in done.stderr

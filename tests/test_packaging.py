@@ -29,15 +29,27 @@ PIP_OPTIONS = (
     "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation",
 )
 
-# Uses code, configs and weights, then prints where each loaded module of the package lies.
+# Uses code, configs and weights.
 USE = """
-import sys
-import promptcal.tools.command
-from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
+from promptcal.trainers import build_cfg, load_clip
 
 load_clip("small")
 assert build_cfg("SoC", dataset_config_file="eurosat").DATASET.NAME == "EuroSAT"
+"""
+# Prints where modules and data of the package lie. It needs no torch, which takes seconds.
+LOCATE = """
+import sys
+from importlib.resources import files
+import promptcal.tools.command
+from promptcal.trainers import TRAINER_REGISTRY
+
 assert "SoC" in list(TRAINER_REGISTRY)
+for data in (
+    files("promptcal.configs") / "datasets" / "eurosat.yaml",
+    files("promptcal.trainers") / "vlm" / "small" / "small_clip.safetensors",
+):
+    assert data.is_file()
+    print(data)
 for name, module in sorted(sys.modules.items()):
     if name.split(".")[0] == "promptcal":
         print(module.__file__)
@@ -112,7 +124,8 @@ def test_the_wheel_of_a_clone_without_links_is_whole_and_works(clone, tmp_path):
     shutil.rmtree(clone)
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    modules = run(sys.executable, "-c", USE, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
+    code = USE + LOCATE
+    modules = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
     assert len(modules) > 20
     for module in modules:
         assert Path(module).is_relative_to(site), module
@@ -154,7 +167,7 @@ def test_an_editable_installation_uses_the_clone(clone, tmp_path, has_links):
 
     start = tmp_path / "start"
     (start / "promptcal").mkdir(parents=True)
-    for module in run(python, "-c", USE, cwd=start).splitlines():
+    for module in run(python, "-c", LOCATE, cwd=start).splitlines():
         assert Path(module).is_relative_to(clone), module
     version = run(fresh / "bin" / "promptcal", "--version", cwd=start)
     assert version == f"promptcal {promptcal.__version__}\n"
@@ -174,7 +187,10 @@ def test_a_script_outside_of_the_environment_gets_one_line(tool):
     done = subprocess.run([sys.executable, "-S", PROJECT / "tools" / tool], env=environment,
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert re.match(r"error: \S+ has no torch, .*yacs.*: activate the environment, or run pip install -e", done.stderr)
+    assert re.match(
+        r"error: \S+ has no torch, .*yacs.*: activate the environment, or run pip install -e",
+        done.stderr,
+    )
 
 
 def test_the_version_is_the_same_everywhere():
@@ -215,7 +231,8 @@ def test_workflows_and_hooks_are_valid():
         jobs.update(yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"])
     assert set(jobs) == {"test", "quick", "build"}
     for job in jobs.values():
-        assert all("uses" in step or "run" in step for step in job["steps"])
+        for step in job["steps"]:
+            assert "uses" in step or "run" in step
 
     metadata = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pythons = jobs["test"]["strategy"]["matrix"]["python"]

@@ -1,4 +1,5 @@
-"""Two methods on the same images: differences with intervals, corrected p-values, and the sentences about them."""
+"""Two methods on the same images: differences with intervals, corrected p-values, and the sentences
+about them."""
 from dataclasses import replace
 
 import numpy as np
@@ -32,20 +33,25 @@ def test_pairs_agree_with_the_formulas_on_one_data_set(tmp_path):
     column, = grid.common_columns()
     tops = {row.method: grid.cells[row, column][0].tuned for row in grid.rows}
     alone = compare_calibration([tuple(tops["OTPT"])], [tuple(tops["SoC"])])
-    found = pair_of(pairs, "OTPT", "SoC")
-    assert found.comparison == alone
-    assert found.errors == pytest.approx([cal.rms_calibration_error(*tops[name]) for name in ("OTPT", "SoC")])
-    assert found.over == pytest.approx([cal.signed_error(*tops[name]) for name in ("OTPT", "SoC")])
+    pair = pair_of(pairs, "OTPT", "SoC")
+    assert pair.comparison == alone
+    assert pair.errors == pytest.approx(
+        [cal.rms_calibration_error(*tops[name]) for name in ("OTPT", "SoC")]
+    )
+    assert pair.over == pytest.approx([cal.signed_error(*tops[name]) for name in ("OTPT", "SoC")])
     table = pairs_table(grid, "pairs", "", pairs)
     cell = entry(table, "Pair", "O-TPT → SoC", "Difference")
-    assert cell.value == pytest.approx(100 * alone.over.value) and cell.low == pytest.approx(100 * alone.over.low)
+    assert cell.value == pytest.approx(100 * alone.over.value)
+    assert cell.low == pytest.approx(100 * alone.over.low)
     assert entry(table, "Pair", "O-TPT → SoC", "Images").text == "200"
     assert "Shaffer over 3" in table.notes[0] and ASSUMPTIONS in table.notes
-    assert Entry(-0.04, low=-0.9, high=-0.01, signed=True).spread == "[-0.9, +0.0]"  # no minus before zero
+    # no minus before zero
+    assert Entry(-0.04, low=-0.9, high=-0.01, signed=True).spread == "[-0.9, +0.0]"
     assert pairs_table(grid, "pairs", "", []) is None
     head = latex(table).partition(r"\midrule")[0]  # short headers, explained in the caption
     assert r"& Over 1 & Over 2 & $\Delta$ over" in head and "over: over-confidence" in head
-    assert all(len(column) <= 8 for column in table.short_columns) and "Over-confidence, first" in table.columns
+    assert all(len(column) <= 8 for column in table.short_columns)
+    assert "Over-confidence, first" in table.columns
 
 
 def test_families_are_corrected_each_by_its_method(tmp_path):
@@ -54,13 +60,19 @@ def test_families_are_corrected_each_by_its_method(tmp_path):
     tests = pair_tests(tmp_path)
     pairs = tests.all_pairs()
     assert len(pairs) == 10
-    assert [pair.p for pair in pairs] == pytest.approx(shaffer([pair.comparison.p for pair in pairs]))
-    assert [pair.accuracy_p for pair in pairs] == pytest.approx(shaffer([pair.comparison.accuracy.p for pair in pairs]))
+    assert [pair.p for pair in pairs] == pytest.approx(
+        shaffer([pair.comparison.p for pair in pairs])
+    )
+    assert [pair.accuracy_p for pair in pairs] == pytest.approx(
+        shaffer([pair.comparison.accuracy.p for pair in pairs])
+    )
     assert {pair.is_significant for pair in pairs} == {True, False}
     baseline = next(row for row in tests.rows if row.label == "O-TPT")
     against = tests.against({row: baseline for row in tests.rows if row is not baseline})
     assert len(against) == 4 and {pair.family for pair in against} == {"Holm over 4"}
-    assert [pair.p for pair in against] == pytest.approx(holm([pair.comparison.p for pair in against]))
+    assert [pair.p for pair in against] == pytest.approx(
+        holm([pair.comparison.p for pair in against])
+    )
 
 
 def test_a_row_without_the_common_images_makes_the_family_holms(tmp_path):
@@ -79,22 +91,31 @@ def test_several_sets_and_seeds_are_one_cluster_per_image(tmp_path):
             for seed in (0, 1):
                 make_run(tmp_path, trainer, dataset, seed, n=100 + 50 * (dataset == "UCF101"))
     tests = pair_tests(tmp_path)
-    found = pair_of(tests.all_pairs(), "OTPT", "SoC")
-    assert found.seeds == 2 and (found.comparison.images, found.comparison.clusters) == (250, 250)
+    pair = pair_of(tests.all_pairs(), "OTPT", "SoC")
+    assert pair.seeds == 2 and (pair.comparison.images, pair.comparison.clusters) == (250, 250)
     grid = tests.grid
     means = []
     for name in ("OTPT", "SoC"):
         row = next(row for row in grid.rows if row.method == name)
-        means.append(np.mean([cal.squared_calibration_error(*m.tuned) for column in grid.common_columns()
-                              for m in grid.cells[row, column]]))
-    assert found.comparison.squared.value == pytest.approx(means[1] - means[0])
+        means.append(
+            np.mean(
+                [
+                    cal.squared_calibration_error(*m.tuned)
+                    for column in grid.common_columns()
+                    for m in grid.cells[row, column]
+                ]
+            )
+        )
+    assert pair.comparison.squared.value == pytest.approx(means[1] - means[0])
 
 
 def test_untuned_prompts_are_paired_with_their_own_seed(tmp_path):
     """Three seeds have a prompt each, and SoC ran from all three: three seeds of both."""
     prompt = {"kind": "learnt", "protocol": "four", "position": "end"}
     for seed in (1, 2, 3):
-        make_run(tmp_path, "SoC", seed=seed, changes={"model.prompt": {**prompt, "hash": f"h{seed}"}})
+        make_run(
+            tmp_path, "SoC", seed=seed, changes={"model.prompt": {**prompt, "hash": f"h{seed}"}}
+        )
     pair, = pair_tests(tmp_path).all_pairs()
     assert pair.first.name == "prompt four, untuned" and pair.seeds == 3
 
@@ -111,10 +132,14 @@ def test_the_verdict_follows_the_tests(tmp_path):
             better = 0
             if winner in (pair.first.method, pair.second.method):
                 better = -1 if pair.second.method == winner else 1
-            changed.append(replace(pair, p=p, comparison=replace(pair.comparison, p=p, better=better)))
+            changed.append(
+                replace(pair, p=p, comparison=replace(pair.comparison, p=p, better=better))
+            )
         return judge(tests.grid, changed).sentence
 
-    assert judged(0.01).startswith("SoC is the best calibrated of the tuned methods, with an ECE of ")
+    assert judged(0.01).startswith(
+        "SoC is the best calibrated of the tuned methods, with an ECE of "
+    )
     assert "(p = 0.010, Shaffer over 6)" in judged(0.01)
     assert "no difference in calibration to O-TPT or TPT is shown" in judged(0.06)
     assert "has the lowest ECE of the tuned methods" in judged(0.01, "TPT")
@@ -130,13 +155,16 @@ def test_sentences_for_every_outcome(tmp_path):
 
     def said(p=0.02, over=(0.069, 0.011), errors=(0.088, 0.023), accuracy_p=1.0, **changes) -> str:
         changed = replace(comparison, **{"accuracy": chance, **changes})
-        return pair_sentence(replace(pair, p=p, over=over, errors=errors, accuracy_p=accuracy_p, comparison=changed))
+        return pair_sentence(
+            replace(pair, p=p, over=over, errors=errors, accuracy_p=accuracy_p, comparison=changed)
+        )
 
     better = said(better=-1, level=0.01, squared=replace(comparison.squared, p=0.01))
     assert better == (
         "SoC is better calibrated than TPT on the same 960 images (p = 0.020, Shaffer over 3): over-confident by 1.1 "
         "instead of 6.9 points; debiased RMS error 2.3 instead of 8.8\u00a0%. Accuracy +1.0 points [−1.0, +3.0] may be "
-        "chance.")
+        "chance."
+    )
     only_level = said(better=-1, level=0.01, squared=replace(comparison.squared, p=0.3))
     assert "Mean confidence is nearer to accuracy; bin by bin no difference is shown." in only_level
     only_squared = said(better=-1, level=0.3, squared=replace(comparison.squared, p=0.01))
@@ -145,18 +173,33 @@ def test_sentences_for_every_outcome(tmp_path):
     assert other.startswith("TPT is better calibrated than SoC")
     assert "under-confident by 2.0 instead of over-confident by 5.0 points" in other
     nothing = said(p=1.0, better=0, over=(0.05, 0.06))
-    assert nothing.startswith("No difference in calibration between TPT and SoC is shown (p = 1.00, Shaffer over 3). "
-                              "With 960 images a difference of about ")
+    assert nothing.startswith(
+        "No difference in calibration between TPT and SoC is shown (p = 1.00, Shaffer over 3). "
+        "With 960 images a difference of about "
+    )
     assert "equal" not in nothing
-    accuracy = said(p=1.0, better=0, over=(0.05, 0.06), accuracy_p=0.02, accuracy=Estimate(0.012, 0.003, 0.021, 0.01))
+    accuracy = said(
+        p=1.0, better=0, over=(0.05, 0.06), accuracy_p=0.02,
+        accuracy=Estimate(0.012, 0.003, 0.021, 0.01),
+    )
     assert "SoC is more accurate by 1.2 points [0.3, 2.1] (p = 0.020)." in accuracy
-    opposite = pair_sentence(replace(
-        pair, p=0.093, over=(-0.025, 0.069),
-        comparison=replace(comparison, better=0, over=Estimate(0.093, 0.07, 0.116, 1e-9), accuracy=chance)))
+    opposite = pair_sentence(
+        replace(
+            pair,
+            p=0.093,
+            over=(-0.025, 0.069),
+            comparison=replace(
+                comparison, better=0, over=Estimate(0.093, 0.07, 0.116, 1e-9), accuracy=chance
+            ),
+        )
+    )
     assert opposite == (
         "TPT is under-confident by 2.5 points, SoC over-confident by 6.9 (difference 9.3 [7.0, 11.6], p < 0.001); "
-        "which of them is better calibrated is not shown (p = 0.093, Shaffer over 3).")
-    disagree = said(better=0, over=(0.069, 0.011), squared=replace(comparison.squared, value=0.01, p=0.01))
+        "which of them is better calibrated is not shown (p = 0.093, Shaffer over 3)."
+    )
+    disagree = said(
+        better=0, over=(0.069, 0.011), squared=replace(comparison.squared, value=0.01, p=0.01)
+    )
     assert disagree.startswith("TPT and SoC are calibrated differently")
     assert "SoC is nearer on average, TPT bin by bin" in disagree
 

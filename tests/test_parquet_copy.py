@@ -52,7 +52,9 @@ def make_copy(
             columns["image"].append({"bytes": (images / path).read_bytes(), "path": cell_path})
             columns["label"].append(label)
         features = {"label": label_feature(hub_names)}
-        write_columns(tmp_path / "copy" / "data", columns, features, f"{split}-00000-of-00001.parquet")
+        write_columns(
+            tmp_path / "copy" / "data", columns, features, f"{split}-00000-of-00001.parquet"
+        )
     shutil.copy(write_split(tmp_path / "made", name, splits), tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -66,7 +68,9 @@ def labelled_contents(items) -> list[tuple[int, bytes]]:
 def test_cars_from_a_copy(with_paths, tmp_path, caplog):
     copy = make_copy("StanfordCars", tmp_path, CARS, with_paths)
     root = tmp_path / "root"
-    assert download.main(["stanford_cars", "--root", str(root), "--mirror", str(copy)]) == 0, caplog.text
+    assert download.main(["stanford_cars", "--root", str(root), "--mirror", str(copy)]) == 0, (
+        caplog.text
+    )
     assert "stanford_cars: ready, 4 test images of 2 classes" in caplog.text
     dataset = build_dataset("StanfordCars", root)
     dataset.check_files([*dataset.train, *dataset.val, *dataset.test])

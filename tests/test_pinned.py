@@ -37,12 +37,10 @@ def test_figures_are_the_recorded_ones(run, trainer):
 
 @pytest.mark.parametrize(("trainer", "key", "value"), [
     ("TPT", "TTA.STEPS", 2),
-    ("TPT", "TTA.SELECT", 0.11),
     ("CTPT", "TRAINER.CTPT.LAMBDA", 25),
     ("OTPT", "TRAINER.OTPT.LAMBDA", 9),
     ("SoC", "TRAINER.SOC.LAMBDA", 15),
     ("SoC", "TRAINER.SOC.SCALE", "ratio"),
-    ("SoC", "TRAINER.SOC.SCALE", "live"),
     ("SoC", "TRAINER.SOC.STATS", "flow"),
 ])
 def test_the_tolerance_would_notice(run, trainer, key, value):
@@ -51,7 +49,8 @@ def test_the_tolerance_would_notice(run, trainer, key, value):
 
 
 def test_inverse_scaling_makes_minmax_and_shift_the_same(run):
-    """Huber is homogeneous of degree two: a factor on s̃ and δ cancels against |L_TPT| / |L_Huber|."""
+    """Huber is homogeneous of degree two: a factor on s̃ and δ cancels against |L_TPT| /
+    |L_Huber|."""
     _, expected = run("SoC")
     _, shifted = run("SoC", "TRAINER.SOC.NORM", "shift")
     np.testing.assert_allclose(shifted["logits"], expected["logits"], atol=1e-3)

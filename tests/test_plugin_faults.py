@@ -1,4 +1,5 @@
-"""A user's own method, or a GPU, that fails in the middle of a run: it is named, and finished parts remain."""
+"""A user's own method, or a GPU, that fails in the middle of a run: it is named, and finished parts
+remain."""
 import re
 
 import numpy as np

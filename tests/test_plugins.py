@@ -1,6 +1,5 @@
 """Methods, data sets, metrics, backbones and experiments of another repository."""
 import json
-import os
 import re
 import subprocess
 import sys
@@ -51,14 +50,15 @@ def test_the_example_repository_runs_as_a_package_of_its_own(repository):
     """
     done = command(
         reproduce.main, "family", "--demo", "--limit", "6", "--plugin", "hinge_pairs",
-        "--add", "HingePairs", "--only", "HingePairs", "SoC", "landcover", "--set", "TTA.VIEWS", "10")
+        "--add", "HingePairs", "--only", "HingePairs", "SoC", "landcover", "--set",
+        "TTA.VIEWS", "10",
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"Hinge pairs +\*?\d", done.stdout) and "2 runs done now" in done.stdout
-    words = ["pairs.yaml", "--plugin", "hinge_pairs,birds", "--jobs", "2", "--backbone", "small",
-             "--root", "DATA", "--limit", "4", "--set", "TTA.VIEWS", "10"]
-    done = subprocess.run(
-        [sys.executable, str(PROJECT / "tools" / "reproduce.py"), *words], capture_output=True,
-        text=True, timeout=300, cwd=repository, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = command(
+        reproduce.main, "pairs.yaml", "--plugin", "hinge_pairs,birds", "--jobs", "2",
+        "--backbone", "small", "--root", "DATA", "--limit", "4", "--set", "TTA.VIEWS", "10",
+    )
     assert done.returncode == 0, done.stderr
     assert "Garden birds" in done.stdout and "*" in done.stdout
     assert "5 runs done now; 1 of 1 outcome written" in done.stdout
@@ -95,8 +95,10 @@ def test_a_run_and_its_report_with_and_without_the_plugin(repository, monkeypatc
 def test_the_source_of_an_added_term_counts(repository, monkeypatch):
     monkeypatch.setenv("PROMPTCAL_PLUGINS", "hinge_pairs")
     done = command(
-        train.main, "--trainer", "TPT", "--dataset-config-file", "image_folder", "--output-dir", "run",
-        *SETTINGS, "DATASET.ROOT", "DATA/birds", "TRAINER.REGULARISERS", "hingepairs:5")
+        train.main, "--trainer", "TPT", "--dataset-config-file", "image_folder",
+        "--output-dir", "run", *SETTINGS, "DATASET.ROOT", "DATA/birds",
+        "TRAINER.REGULARISERS", "hingepairs:5",
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads(Path("run/record.json").read_text())
     assert record["method"]["source"]["plugin"]
@@ -160,12 +162,15 @@ register_backbones("hf", __name__)
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
-    ("absent", None, "plugin 'absent' is not found: there is no module 'absent' in .* or among the installed"),
-    ("lab/mine.py", None, "is not a module's name: write it as in Python's import, such as lab.hinge"),
+    ("absent", None,
+     "plugin 'absent' is not found: there is no module 'absent' in .* or among the installed"),
+    ("lab/mine.py", None,
+     "is not a module's name: write it as in Python's import, such as lab.hinge"),
     ("needs", "import no_torch", r"No module named 'no_torch' \(.*needs.py, line 1\)"),
     ("stops", "import sys\nsys.exit(3)", r"SystemExit: 3 \(.*stops.py, line 2\)"),
     ("wrong", "def f(:", "cannot be imported: SyntaxError: invalid syntax"),
-    ("takes", TRAINER_AGAIN, "'Soc' is registered twice: in promptcal.trainers.soc and in takes"),
+    ("takes", TRAINER_AGAIN,
+     "'Soc' is registered twice: in promptcal.trainers.soc and in takes"),
     ("again", METRIC_AGAIN, "metric 'ece' is registered twice"),
     ("loads", BACKBONES_AGAIN, "backbones 'hf:' are registered twice"),
 ])

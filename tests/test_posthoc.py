@@ -51,7 +51,8 @@ HARD = {
 
 @pytest.mark.parametrize("case", HARD)
 def test_cots_is_the_minimum_of_a_fine_grid(case):
-    """No temperature of the grid is better, none is below the proven bound, and the bound is close."""
+    """No temperature of the grid is better, none is below the proven bound, and the bound is
+    close."""
     adapted = HARD[case][0][:20].double()
     before = HARD[case][1][:20].double()
     target = before.softmax(-1).amax(-1)
@@ -128,8 +129,12 @@ def test_ecots_mixes_by_the_mean_cosine_of_the_classes(logits, zero_shot):
 
 
 @pytest.mark.parametrize(("backbone", "architecture", "temperature"), [
-    ("weights/mine.pt", "resnet", 1.15), ("RNA/weights.pt", "transformer", 1.16), ("RN50", "", 1.15),
-    ("ViT-B/16", "", 1.16), ("open_clip:RN50/yfcc15m", "", 1.15), ("open_clip:ViT-B-16/dfn2b", "", 1.16),
+    ("weights/mine.pt", "resnet", 1.15),
+    ("RNA/weights.pt", "transformer", 1.16),
+    ("RN50", "", 1.15),
+    ("ViT-B/16", "", 1.16),
+    ("open_clip:RN50/yfcc15m", "", 1.15),
+    ("open_clip:ViT-B-16/dfn2b", "", 1.16),
 ])
 def test_the_fixed_temperature_depends_on_the_architecture(backbone, architecture, temperature):
     assert posthoc.fixed_temperature(backbone, architecture) == temperature
@@ -159,7 +164,10 @@ def test_the_report_shows_them(clip_file, image_folder, tmp_path, capsys):
         build_trainer(cfg).run()
     report([str(runs), "--no-figures", "--posthoc"])
     out = capsys.readouterr().out
-    for label in ("ECE + CoTS", "ECE + E-CoTS", "Accuracy + E-CoTS", "ECE + zero-shot confidence", "ECE + fixed"):
+    for label in (
+        "ECE + CoTS", "ECE + E-CoTS", "Accuracy + E-CoTS", "ECE + zero-shot confidence",
+        "ECE + fixed",
+    ):
         assert label in out, label
     report([str(runs), "--no-figures"])
     assert "CoTS" not in capsys.readouterr().out

@@ -45,7 +45,9 @@ def test_class_names_from_a_file(names):
     assert class_names([str(names)]) == NAMES
 
 
-@pytest.mark.parametrize(("content", "message"), [(b" \n\n", "no class names"), (b"\xff\xfe\x00", "UTF-8")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(b" \n\n", "no class names"), (b"\xff\xfe\x00", "UTF-8")]
+)
 def test_bad_class_files(tmp_path, content, message):
     path = tmp_path / "names.txt"
     path.write_bytes(content)
@@ -110,10 +112,13 @@ def test_the_small_clip_says_what_it_knows(tmp_path, names, train):
 
 def test_a_page_shows_images_kept_views_and_every_method(clip_file, images, tmp_path, capsys):
     page = tmp_path / "images.html"
-    main([
-        str(images[0]), str(images[1]), "--classes", "cat", "<b>dog</b>", "tractor",
-        "--trainer", "TPT", "SoC", "--views", "20", "--backbone", str(clip_file), "--html", str(page),
-    ])
+    main(
+        [
+            str(images[0]), str(images[1]), "--classes", "cat", "<b>dog</b>", "tractor",
+            "--trainer", "TPT", "SoC", "--views", "20", "--backbone", str(clip_file),
+            "--html", str(page),
+        ]
+    )
     assert f"written: {page}" in capsys.readouterr().out
     text = page.read_text(encoding="utf-8")
     assert text.count('<section class="image">') == 2
@@ -192,7 +197,10 @@ def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, cap
     assert float(row["SoC_confidence"]) == pytest.approx(after, abs=2e-4)
     assert float(row["zero_shot_confidence"]) == pytest.approx(before, abs=2e-4)
     assert row["TPT_failed"] == "0"
-    for path, message in ((folder / "older", "has no image"), (folder / "notes.txt", "cannot read image")):
+    for path, message in (
+        (folder / "older", "has no image"),
+        (folder / "notes.txt", "cannot read image"),
+    ):
         with pytest.raises(DataError, match=message):
             main([str(path), *CAT_OR_DOG, "--backbone", "no.pt"])
 
@@ -210,7 +218,9 @@ def test_folders_in_folders_and_all_probabilities(clip_file, image_folder, tmp_p
     assert done.returncode == 0, done.stderr
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["image"] for row in rows] == [str(path) for path in sorted(image_folder.rglob("*.png"))]
+    assert [row["image"] for row in rows] == [
+        str(path) for path in sorted(image_folder.rglob("*.png"))
+    ]
     for row in rows:
         for method in ("zero_shot", "SoC"):
             probabilities = []

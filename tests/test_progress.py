@@ -1,4 +1,5 @@
-"""Plain lines of progress where there is no terminal: rare, and with a time left that comes true."""
+"""Plain lines of progress where there is no terminal: rare, and with a time left that comes
+true."""
 import io
 import re
 from itertools import pairwise

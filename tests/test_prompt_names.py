@@ -53,7 +53,8 @@ def test_seeds_of_coops_layout_lie_under_one_tag(soc, tmp_path, clip_model, caps
             save_as_dassl(coop_folder(tmp_path, shots) / f"seed{seed}", clip_model, NAMES, context)
         soc("--model-dir", coop_folder(tmp_path, shots), "--seed", 1, 2)
     two_shots, four_shots = sorted(tmp_path.glob("output/*/SoC/tiny/*"))
-    assert two_shots.name.startswith("CoOp-2-shots-") and four_shots.name.startswith("CoOp-4-shots-")
+    assert two_shots.name.startswith("CoOp-2-shots-")
+    assert four_shots.name.startswith("CoOp-4-shots-")
     assert names(two_shots) == names(four_shots) == ["seed1", "seed2"]
     prompts = []
     for record in records_below(tmp_path):
@@ -65,7 +66,8 @@ def test_seeds_of_coops_layout_lie_under_one_tag(soc, tmp_path, clip_model, caps
     out = capsys.readouterr().out
     assert "CoOp, 2 shots, untuned" in out
     caption = out.splitlines()[-1]
-    assert "12 test images of 4 classes" in caption and "over seeds 1, 2; percent; 20 bins" in caption
+    assert "12 test images of 4 classes" in caption
+    assert "over seeds 1, 2; percent; 20 bins" in caption
 
 
 def test_another_prompt_of_the_protocol_and_seed_is_refused_by_name(soc, tmp_path, clip_model):
@@ -83,15 +85,19 @@ COOP = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend"
 
 
 @pytest.mark.parametrize(("path", "text", "label"), [
-    (f"data/me/ucf101/{COOP}/seed1/prompt_learner/model.pth.tar-50", f"{COOP}/seed*", "CoOp 2 shots"),
-    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-5", f"{COOP}/seed*/epoch 5", "CoOp 2 shots"),
-    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-50", f"{COOP}/seed*", "CoOp 2 shots"),
+    (f"data/me/ucf101/{COOP}/seed1/prompt_learner/model.pth.tar-50", f"{COOP}/seed*",
+     "CoOp 2 shots"),
+    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-5", f"{COOP}/seed*/epoch 5",
+     "CoOp 2 shots"),
+    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-50", f"{COOP}/seed*",
+     "CoOp 2 shots"),
     ("output/UCF101/KgCoOp/rn50_1shot/seed2/prompt_learner/model-best.pth.tar",
      "KgCoOp/rn50_1shot/seed*", "KgCoOp 1 shot"),
     ("textures.safetensors", "textures.safetensors", "textures"),
-    ("/home/me/prompts/2shots/seed4/p.pt",
-     f"{short_hash(b'me/prompts')}/2shots/seed*/p.pt", "CoOp 2 shots"),
-    ("/home/me/textures.safetensors", f"{short_hash(b'home/me')}/textures.safetensors", "textures"),
+    ("/home/me/prompts/2shots/seed4/p.pt", f"{short_hash(b'me/prompts')}/2shots/seed*/p.pt",
+     "CoOp 2 shots"),
+    ("/home/me/textures.safetensors", f"{short_hash(b'home/me')}/textures.safetensors",
+     "textures"),
 ])
 def test_the_protocol_of_a_path(path, text, label):
     protocol = protocol_of_path(path, ["UCF101", "ucf101"])
@@ -102,7 +108,9 @@ def test_a_converted_prompt_says_how_it_was_made(tmp_path, clip_model):
     """Without the folders of CoOp's layout, which said it before."""
     source = save_as_dassl(coop_folder(tmp_path, 2) / "seed1", clip_model, NAMES, random_prompt(16))
     copy = tmp_path / "prompt.safetensors"
-    done = run_tool("convert_prompt.py", source, copy, "--dataset", "UCF101", "--backbone", "ViT-B/16")
+    done = run_tool(
+        "convert_prompt.py", source, copy, "--dataset", "UCF101", "--backbone", "ViT-B/16"
+    )
     assert done.returncode == 0, done.stderr
     assert read_metadata(copy) == {
         "method": "CoOp", "shots": "2", "seed": "1", "epochs": "50", "n_ctx": "16",
@@ -115,7 +123,9 @@ def test_a_converted_prompt_says_how_it_was_made(tmp_path, clip_model):
 
 def test_metadata_is_printed_and_checked(tmp_path, clip_model, caplog):
     backbone = OpenAIBackbone(clip_model, "ViT-B/32")
-    metadata = {"method": "CoOp", "shots": "2", "dataset": "DTD", "backbone": "ViT-B/16", "n_ctx": "4"}
+    metadata = {
+        "method": "CoOp", "shots": "2", "dataset": "DTD", "backbone": "ViT-B/16", "n_ctx": "4",
+    }
     path = tmp_path / "prompt.safetensors"
     save_file({"ctx": random_prompt()}, path, metadata)
     with caplog.at_level(logging.INFO):

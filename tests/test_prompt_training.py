@@ -1,4 +1,5 @@
-"""Training of a context: Dassl's learning rates and batches, torchvision's crops, and steps against autograd."""
+"""Training of a context: Dassl's learning rates and batches, torchvision's crops, and steps against
+autograd."""
 import numpy as np
 import pytest
 import torch

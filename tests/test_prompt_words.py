@@ -54,7 +54,9 @@ def test_a_prompt_file_as_words(tmp_path):
     assert run_tool("convert_prompt.py", file).returncode == 2
 
 
-def test_the_page_shows_the_words_of_methods_that_tune_the_context(clip_file, image_folder, tmp_path):
+def test_the_page_shows_the_words_of_methods_that_tune_the_context(
+    clip_file, image_folder, tmp_path
+):
     page = tmp_path / "page.html"
     image = next(image_folder.rglob("*.png"))
     done = run_tool(
@@ -62,5 +64,6 @@ def test_the_page_shows_the_words_of_methods_that_tune_the_context(clip_file, im
         "--backbone", clip_file, "--views", 16, "--html", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
-    assert text.count("tokens nearest to each context vector") == 1 and "SoC: tokens nearest" in text
+    assert text.count("tokens nearest to each context vector") == 1
+    assert "SoC: tokens nearest" in text
     assert CAVEAT in text and ">photo 1.00, " in text

@@ -26,7 +26,9 @@ def test_cells_by_any_spelling_of_a_method(where, printed):
     cell = published.find(*where)
     assert cell.printed == printed
     assert cell.value == Decimal(printed.replace(",", ""))
-    assert cell.source == f"Fillioux et al. (2026), Table {published.tables_of()[cell.table]['table']}"
+    assert (
+        cell.source == f"Fillioux et al. (2026), Table {published.tables_of()[cell.table]['table']}"
+    )
 
 
 def test_a_run_finds_the_table_of_its_conditions():
@@ -43,7 +45,8 @@ def test_a_run_finds_the_table_of_its_conditions():
 
 
 def test_slips_of_the_paper():
-    """The two-step table's accuracy differences are shifted by a column; the ACE table's have the wrong sign."""
+    """The two-step table's accuracy differences are shifted by a column; the ACE table's have the
+    wrong sign."""
     serious = set()
     by_rounding = set()
     two_step = {}
@@ -78,7 +81,8 @@ def test_a_changed_cell_is_noticed(monkeypatch):
 
 
 def test_sources_stand_for_themselves():
-    """Another paper's figures are found only by asking for that source, and never beside the first paper's."""
+    """Another paper's figures are found only by asking for that source, and never beside the first
+    paper's."""
     run = ("ece", "TPT", "EuroSAT", "ViT-B/16")
     assert published.find_for_run(*run) is None
     cots = published.find_for_run(*run, source="cots")

@@ -2,8 +2,6 @@
 
 The same bits, one log, and the death of one loses nothing.
 """
-import json
-import os
 import signal
 from importlib.util import find_spec
 
@@ -12,7 +10,7 @@ from promptcal.trainers.runs.run_dir import read_predictions
 
 from common import PROJECT
 from fault_runs import FaultRuns, assert_same, parts_of
-from processes import Process, children, start_ranks
+from processes import Process, start_ranks
 
 # Each is printed once, however many processes there are.
 ONCE = ("37 of 37 test images", "results in", "Zero-shot")
@@ -40,20 +38,6 @@ def finish_ranks(ranks: int, arguments: list[object]) -> str:
     return output
 
 
-@pytest.mark.slow
-def test_torchrun(runs, tmp_path):
-    """A mistake that all processes meet is reported once."""
-    process = torchrun(2, runs.arguments(tmp_path / "run"))
-    wrong = torchrun(2, runs.arguments(tmp_path / "wrong", "--root", tmp_path / "nowhere"))
-    output, err = process.communicate()
-    assert process.returncode == 0, err
-    for words in ONCE:
-        assert output.count(words) == 1
-    runs.assert_whole(tmp_path / "run")
-    _, err = wrong.communicate()
-    assert wrong.returncode != 0 and err.count("error: data root") == 1, err
-
-
 def test_any_number_of_ranks_gives_the_same_predictions(runs, tmp_path):
     """Two here, three below."""
     output = finish_ranks(2, runs.arguments(tmp_path / "run"))
@@ -74,15 +58,25 @@ def test_ranks_share_the_cache_and_the_jacobian(runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_loses_nothing(runs, tmp_path):
+def test_torchrun_continues_after_the_death_of_a_rank(runs, tmp_path):
     run = tmp_path / "run"
-    process = torchrun(2, runs.arguments(run))
-    process.wait_for(lambda: len(parts_of(run)) >= 2)
-    owner = json.loads((run / "lock").read_text())["pid"]
-    others = [pid for pid in children(process.pid) if pid != owner]
-    os.kill(others[0], signal.SIGKILL)
-    process.communicate()
-    assert process.returncode != 0
+    main, other = start_ranks(2, "train.py", *runs.arguments(run))
+    main.wait_for(lambda: len(parts_of(run)) >= 2)
+    other.send(signal.SIGKILL)
+    main.communicate()
+    assert main.returncode != 0
     assert parts_of(run) and not (run / "results.json").exists()
-    runs.finish_here(run)
+
+    process = torchrun(2, runs.arguments(run))
+    output, err = process.communicate()
+    assert process.returncode == 0, err
+    for words in ONCE:
+        assert output.count(words) == 1
     runs.assert_whole(run)
+
+
+@pytest.mark.slow
+def test_a_mistake_that_all_ranks_meet_is_reported_once(runs, tmp_path):
+    process = torchrun(2, runs.arguments(tmp_path / "run", "--root", tmp_path / "nowhere"))
+    _, err = process.communicate()
+    assert process.returncode != 0 and err.count("error: data root") == 1, err

@@ -70,7 +70,8 @@ def test_imagenets_class_names(tmp_path, caplog):
     path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
     shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"] / "n01440764")
     dataset = build_dataset("ImageNet", tmp_path)
-    assert dataset.classnames == list(WNIDS.values()) and min(item.label for item in dataset.test) == 1
+    assert dataset.classnames == list(WNIDS.values())
+    assert min(item.label for item in dataset.test) == 1
     assert f"ImageNet: {path}, with 12 classes, is not CoOp's list of class names" in caplog.text
     (tmp_path / "imagenet-adversarial" / "classnames.txt").unlink()
     assert len(build_dataset("ImageNetA", tmp_path).classnames) == 4
@@ -80,7 +81,8 @@ def test_imagenets_class_names(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("text", [
-    "", "n01440764\n", "tench n01440764\n", "n01440764 tench\nn01440764 goldfish\n", "n01440764 caf\xe9\n",
+    "", "n01440764\n", "tench n01440764\n", "n01440764 tench\nn01440764 goldfish\n",
+    "n01440764 caf\xe9\n",
 ])
 def test_bad_class_names_file(text, tmp_path):
     build("ImageNet", tmp_path)

@@ -1,4 +1,5 @@
-"""Which runs are the same for which purpose: two runs that differ in one thing, for every purpose."""
+"""Which runs are the same for which purpose: two runs that differ in one thing, for every
+purpose."""
 import json
 from dataclasses import replace
 
@@ -29,15 +30,22 @@ MATRIX = {
     "seed": ({"seed": 1}, f"{RUN}, view features, validation"),
     "method": ({"method.trainer": "TPT"}, f"{RUN}, {ROW}"),
     "swept value": (
-        {"method.settings": {**SOC_STEPS, "TRAINER.SOC.LAMBDA": 10.0},
-         "changed": {"TRAINER.SOC.LAMBDA": [30.0, 10.0]}},
-        f"{RUN}, {ROW}"),
+        {
+            "method.settings": {**SOC_STEPS, "TRAINER.SOC.LAMBDA": 10.0},
+            "changed": {"TRAINER.SOC.LAMBDA": [30.0, 10.0]},
+        },
+        f"{RUN}, {ROW}",
+    ),
     "default of its data set": (
-        {"method.settings": {**SOC_STEPS, "TRAINER.SOC.LAMBDA": 14.0}}, f"{RUN}, pool, validation"),
+        {"method.settings": {**SOC_STEPS, "TRAINER.SOC.LAMBDA": 14.0}},
+        f"{RUN}, pool, validation",
+    ),
     "edited code": (
-        {"method.source": {"version": "1.1.0", "hash": "s1", "plugin": ""}}, f"{RUN}, {ROW}"),
+        {"method.source": {"version": "1.1.0", "hash": "s1", "plugin": ""}}, f"{RUN}, {ROW}",
+    ),
     "plugin's code": (
-        {"method.source": {"version": "1.2.0", "hash": "s1", "plugin": "p1"}}, f"{RUN}, {ROW}"),
+        {"method.source": {"version": "1.2.0", "hash": "s1", "plugin": "p1"}}, f"{RUN}, {ROW}",
+    ),
     "another release": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": ""}}, ""),
     "engine": ({"numerics.engine": 3}, f"{RUN}, view features, jacobian, {ROW}"),
     "precision": ({"numerics.precision": "bf16"}, f"{RUN}, view features, jacobian, {ROW}"),
@@ -47,48 +55,67 @@ MATRIX = {
     "size of parts": ({"numerics.part": 32}, "resume"),
     "images at once": ({"numerics.episodes": 4}, "resume"),
     "views without numba": (
-        {"views.pipeline": "pillow-13.0.0"}, f"resume, finished, view features, {ROW}"),
+        {"views.pipeline": "pillow-13.0.0"}, f"resume, finished, view features, {ROW}",
+    ),
     "number of views": (
         {"views.count": 16, "changed": {"TTA.VIEWS": [64, 16]}},
-        f"resume, finished, view features, {ROW}"),
+        f"resume, finished, view features, {ROW}",
+    ),
     "AugMix": (
         {"views.augmix": False, "changed": {"TTA.AUGMIX": ["on", "off"]}},
-        f"resume, finished, view features, {ROW}"),
+        f"resume, finished, view features, {ROW}",
+    ),
     "images": ({"data.images": "i1", "data.listing": "l1"}, "resume, finished, column, pool"),
     "order of images": ({"data.listing": "l1"}, "resume, finished"),
     "groups of images": ({"data.groups": "g1"}, "resume, finished"),
     "class names": ({"data.classes": "c1"}, f"{RUN}, jacobian, column, pool, validation"),
     "pilot": (
-        {"data.n": 20, "data.images": "i2", "data.listing": "l2", "data.subset": "20 of 3,783 images"},
-        "resume, finished, column, pool"),
+        {
+            "data.n": 20, "data.images": "i2", "data.listing": "l2",
+            "data.subset": "20 of 3,783 images",
+        },
+        "resume, finished, column, pool",
+    ),
     "corruption": (
         {"data.corruption": "fog", "data.severity": 5, "data.images": "i3", "data.listing": "l3"},
-        "resume, finished, column, pool"),
+        "resume, finished, column, pool",
+    ),
     "split": (
         {"data.split": "val", "data.images": "i4", "data.listing": "l4", "data.n": 1898},
-        "resume, finished, column, pool"),
+        "resume, finished, column, pool",
+    ),
     "weights": (
-        {"model.weights": "w1"}, f"{RUN}, view features, jacobian, table, pool, validation"),
+        {"model.weights": "w1"}, f"{RUN}, view features, jacobian, table, pool, validation",
+    ),
     "weights under another name": ({"names": {**BASE["names"], "backbone": "mine"}}, ""),
     "label of the data set": ({"names": {**BASE["names"], "dataset": "actions"}}, "validation"),
     "words of the prompt": (
-        {"model.prompt.words": "itap of a",
-         "changed": {"PROMPT.CTX_INIT": ["a photo of a", "itap of a"]}},
-        f"{RUN}, jacobian, {ROW}"),
+        {
+            "model.prompt.words": "itap of a",
+            "changed": {"PROMPT.CTX_INIT": ["a photo of a", "itap of a"]},
+        },
+        f"{RUN}, jacobian, {ROW}",
+    ),
     "prompt of one protocol": ({"model.prompt.hash": "p1"}, f"{RUN}, jacobian, validation"),
     "prompt of another protocol": (
-        {"model.prompt.kind": "learnt", "model.prompt.hash": "p1",
-         "model.prompt.protocol": "CoOp 2 shots"},
-        f"{RUN}, jacobian, {ROW}"),
+        {
+            "model.prompt.kind": "learnt", "model.prompt.hash": "p1",
+            "model.prompt.protocol": "CoOp 2 shots",
+        },
+        f"{RUN}, jacobian, {ROW}",
+    ),
     "descriptions file": (
         {"model.prompt.hash": "d1", "changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-d1"]}},
-        f"{RUN}, jacobian, {ROW}"),
+        f"{RUN}, jacobian, {ROW}",
+    ),
     "order of a stream": ({"method.stream": {"order": "sorted"}}, f"{RUN}, {ROW}"),
     "training": (
         {"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}},
-        f"{RUN}, pool, validation"),
+        f"{RUN}, pool, validation",
+    ),
     "training images": (
-        {"method.training": {"settings": {}, "images": "t1"}}, f"{RUN}, validation"),
+        {"method.training": {"settings": {}, "images": "t1"}}, f"{RUN}, validation",
+    ),
 }
 
 
@@ -140,7 +167,10 @@ def test_a_difference_is_described_by_both_values():
     assert make().difference(make(seed=3), "finished") == {"seed": (0, 3)}
     few_views = make(**{"views.count": 16})
     two_steps = make(**{"method.settings": {**SOC_STEPS, "TTA.STEPS": 2}})
-    for other, words in ((few_views, "TTA.VIEWS was 64, is 16"), (two_steps, "TTA.STEPS was 1, is 2")):
+    for other, words in (
+        (few_views, "TTA.VIEWS was 64, is 16"),
+        (two_steps, "TTA.STEPS was 1, is 2"),
+    ):
         assert describe_difference(make().difference(other, "finished")) == words
 
 

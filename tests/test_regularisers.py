@@ -1,4 +1,5 @@
-"""Regularisers that combine: single methods are special cases, and terms add up on every method that tunes."""
+"""Regularisers that combine: single methods are special cases, and terms add up on every method
+that tunes."""
 import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError
@@ -21,7 +22,9 @@ def with_terms(method: str, model, terms: str, *opts: object) -> torch.Tensor:
     return adapt(method, model, NAMES, make_views(), opts=opts).logits
 
 
-@pytest.mark.parametrize("opts", [("TTA.STEPS", 1), ("TTA.STEPS", 2), ("TRAINER.ATPT.SIGN", "code")])
+@pytest.mark.parametrize(
+    "opts", [("TTA.STEPS", 1), ("TTA.STEPS", 2), ("TRAINER.ATPT.SIGN", "code")]
+)
 @pytest.mark.parametrize("method", SINGLE)
 def test_single_methods_are_special_cases(clip_model, method, opts):
     expected = adapt(method, clip_model, NAMES, make_views(), opts=opts).logits
@@ -50,7 +53,9 @@ def test_the_gradient_is_that_of_the_sum(clip_model):
     scale = trainer.clip.scale
     step = trainer.text_gradient(text, views, scale * views[:, :1] @ text.mT)
     leaf = text.expand(len(views), -1, -1).clone().requires_grad_()
-    loss = marginal_entropy(scale * views @ leaf.mT) - 3 * dispersion(leaf) - 2 * nearest_angle(leaf)
+    loss = (
+        marginal_entropy(scale * views @ leaf.mT) - 3 * dispersion(leaf) - 2 * nearest_angle(leaf)
+    )
     gradient, = torch.autograd.grad(loss.sum(), leaf)
     torch.testing.assert_close(step.gradient, gradient, atol=1e-5, rtol=1e-4)
     penalty = -dispersion(text) - nearest_angle(text)

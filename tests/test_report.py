@@ -18,7 +18,16 @@ from promptcal.trainers.report.tables import results_table
 from promptcal.trainers.report.write import write_figures
 
 from common import run_tool
-from made_runs import by_label, compared, entry, labels, make_benchmark, make_run, report_on, verdict_of
+from made_runs import (
+    by_label,
+    compared,
+    entry,
+    labels,
+    make_benchmark,
+    make_run,
+    report_on,
+    verdict_of,
+)
 
 NONE = PublishedOptions()
 
@@ -31,7 +40,8 @@ def benchmark(tmp_path_factory):
 
 
 def test_subsets_of_one_data_set_never_enter_one_average(tmp_path):
-    """The whole set and a part of it, of which one method lacks a second data set: the whole set decides alone."""
+    """The whole set and a part of it, of which one method lacks a second data set: the whole set
+    decides alone."""
     for trainer in ("TPT", "OTPT", "SoC"):
         make_run(tmp_path, trainer, n=300, images="whole", folder=f"{trainer}/300")
     sentence = verdict_of(compared(tmp_path)[0]).sentence
@@ -46,7 +56,8 @@ def test_subsets_of_one_data_set_never_enter_one_average(tmp_path):
     assert table.columns == ["UCF101, 300 images", "UCF101, 100 images", "EuroSAT"]
     note, = [note for note in table.notes if "several sets of test images" in note]
     assert "300, 100" in note and "use the largest" in note
-    make_run(tmp_path, "CTPT", "DTD", n=90)  # a stray run does not keep the others from being compared
+    # a stray run does not keep the others from being compared
+    make_run(tmp_path, "CTPT", "DTD", n=90)
     main = compared(tmp_path)[0]
     assert verdict_of(main).lines[0].ece == verdict.lines[0].ece
     assert "C-TPT" in labels(main) and "without C-TPT" in "\n".join(main.notes)
@@ -73,7 +84,9 @@ def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
 
 
 def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
-    old, both, new = [NamedFigure(name, "", style.new_figure(1, 1)) for name in ("old", "both", "new")]
+    old, both, new = [
+        NamedFigure(name, "", style.new_figure(1, 1)) for name in ("old", "both", "new")
+    ]
     write_figures(tmp_path, [old, both])
     (tmp_path / "figures" / "mine.png").write_bytes(b"")
     write_figures(tmp_path, [both, new])
@@ -82,8 +95,11 @@ def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
 
 
 def test_a_metric_is_one_entry(tmp_path, monkeypatch):
-    """Added to the table, it is in every form of the report; a mean over images has its interval."""
-    top_two = Metric("Top-2 accuracy", lambda s: (np.mean, two_best(s)), higher_is_better=True, interval=True)
+    """Added to the table, it is in every form of the report; a mean over images has its
+    interval."""
+    top_two = Metric(
+        "Top-2 accuracy", lambda s: (np.mean, two_best(s)), higher_is_better=True, interval=True
+    )
     monkeypatch.setitem(METRICS, "top_two", top_two)
     data = read_run(make_run(tmp_path, n=50)).load_predictions()
     report = report_on(tmp_path)
@@ -115,7 +131,10 @@ def test_markdown_terminal_and_csv(benchmark):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(benchmark, tmp_path):
     odd = r"Odd & signs_100% #1 $x$ {} ~ ^ \ λ “q” 漢"
-    tables = [results_table(benchmark, "a", odd, ["accuracy", "ece"], NONE), *metric_tables(benchmark, "b")]
+    tables = [
+        results_table(benchmark, "a", odd, ["accuracy", "ece"], NONE),
+        *metric_tables(benchmark, "b"),
+    ]
     body = render.LATEX_HEAD + "".join(map(render.latex, tables))
     head = r"\documentclass{article}\usepackage{booktabs,graphicx,xcolor}\begin{document}"
     (tmp_path / "t.tex").write_text(f"{head}{body}\\end{{document}}", encoding="utf-8")
@@ -127,9 +146,12 @@ def test_latex_compiles(benchmark, tmp_path):
 
 def test_the_tool_writes_everything(tmp_path, real_pictures):
     for trainer in ("OTPT", "SoC"):
-        make_run(tmp_path / "runs", trainer, n=3783)  # as many as UCF101 has, so that published rows are shown
+        # as many as UCF101 has, so that published rows are shown
+        make_run(tmp_path / "runs", trainer, n=3783)
     out = tmp_path / "out"
-    done = run_tool("report.py", tmp_path / "runs", "--out", out, "--published", "--baseline", "O-TPT")
+    done = run_tool(
+        "report.py", tmp_path / "runs", "--out", out, "--published", "--baseline", "O-TPT"
+    )
     assert done.returncode == 0, done.stderr
     for words in (
         "SoC is the best calibrated of the tuned methods",
@@ -149,7 +171,9 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
     verdict = verdict_of(benchmark)
     assert verdict.best == "SoC"
     assert verdict.sentence.startswith("SoC is the best calibrated of the tuned methods")
-    assert re.search(r"TPT has an ECE of [\d.]+\u00a0% and is over-confident by [\d.]+ points", verdict.sentence)
+    assert re.search(
+        r"TPT has an ECE of [\d.]+\u00a0% and is over-confident by [\d.]+ points", verdict.sentence
+    )
     errors = [line.ece for line in verdict.lines]
     assert errors == sorted(errors)
     assert "800 test images" in verdict.basis
@@ -158,12 +182,15 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
     make_run(tmp_path, "OTPT", n=60, sharpness=1.35)
     make_run(tmp_path, "SoC", n=60, sharpness=1.3)
     sentence = verdict_of(compared(tmp_path)[0]).sentence
-    assert "no difference in calibration to" in sentence and "could be seen" in sentence  # too few images
+    # too few images
+    assert "no difference in calibration to" in sentence and "could be seen" in sentence
 
 
 def test_decisions_are_near_the_top(benchmark, tmp_path):
     table = decision_table(benchmark, "t", "")
-    expected = {"Accuracy above 0.8 (%)", "Errors at 80 % coverage (%)", "LAC coverage (%)", "LAC size"}
+    expected = {
+        "Accuracy above 0.8 (%)", "Errors at 80 % coverage (%)", "LAC coverage (%)", "LAC size",
+    }
     assert expected <= set(table.columns)
     make_run(tmp_path, "SoC")
     report = report_on(tmp_path)
@@ -177,7 +204,9 @@ def test_decisions_are_near_the_top(benchmark, tmp_path):
 def test_figures_of_sals_and_class_pairs(benchmark, tmp_path):
     groups = sals_groups(benchmark)
     assert set(groups) == {"Pets", "UCF101", "EuroSAT", "Average"}
-    ucf101, eurosat, average = [by_label(groups[name])["SoC"].after for name in ("UCF101", "EuroSAT", "Average")]
+    ucf101, eurosat, average = [
+        by_label(groups[name])["SoC"].after for name in ("UCF101", "EuroSAT", "Average")
+    ]
     assert average == pytest.approx((ucf101 + eurosat) / 2)
     for trainer in ("OTPT", "SoC"):
         make_run(tmp_path, trainer)

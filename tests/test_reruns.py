@@ -1,4 +1,5 @@
-"""Zero-shot next to third parties' logs: right images, mean confidence, bins, and blocks of the test list."""
+"""Zero-shot next to third parties' logs: right images, mean confidence, bins, and blocks of the
+test list."""
 import re
 from pathlib import Path
 
@@ -28,8 +29,10 @@ def logits_of_the_log() -> tuple[np.ndarray, np.ndarray]:
     running = log("dtd-zeroshot-b16-running")["running"]
     n = bins["images"]
     right = np.zeros(n, bool)
-    for start, end, before, after in zip([0, *running["seen"]], running["seen"], [0, *running["correct"]],
-                                         running["correct"], strict=False):
+    for start, end, before, after in zip(
+        [0, *running["seen"]], running["seen"], [0, *running["correct"]], running["correct"],
+        strict=False,
+    ):
         right[start:end][: after - before] = True
     confidence = np.zeros(n)
     counts, correct = (np.array(bins["bins"][name]) for name in ("count", "correct"))
@@ -46,41 +49,52 @@ def logits_of_the_log() -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare_run(root: Path, logits: np.ndarray, label: np.ndarray, **options) -> dict:
-    make_run(root, "ZeroShot", "DescribableTextures", backbone="ViT-B/16", n=len(label), classes=CLASSES,
-             label=label, logits=logits, **options)
+    make_run(
+        root, "ZeroShot", "DescribableTextures", backbone="ViT-B/16", n=len(label),
+        classes=CLASSES, label=label, logits=logits, **options,
+    )
     return {item.quantity: item for item in compare_reruns(compared(root)[0])}
 
 
 def test_a_run_like_the_logs_agrees(tmp_path):
-    found = compare_run(tmp_path, *logits_of_the_log())
-    assert len(found) == 5 and all(item.agrees for item in found.values())
-    assert (found["right images"].ours, found["right images"].limit) == (751, 8)
-    assert rerun_summary(list(found.values())) == "Zero-shot agrees with third parties' logs on DTD."
+    items = compare_run(tmp_path, *logits_of_the_log())
+    assert len(items) == 5 and all(item.agrees for item in items.values())
+    assert (items["right images"].ours, items["right images"].limit) == (751, 8)
+    assert (
+        rerun_summary(list(items.values())) == "Zero-shot agrees with third parties' logs on DTD."
+    )
 
 
 def test_what_is_wrong_shows(tmp_path):
     logits, label = logits_of_the_log()
-    found = compare_run(tmp_path / "scale", 0.9 * logits, label)
-    assert found["right images"].agrees and not found["mean confidence"].agrees
+    items = compare_run(tmp_path / "scale", 0.9 * logits, label)
+    assert items["right images"].agrees and not items["mean confidence"].agrees
     # Three classes have wrong names, so that nothing is right there.
     wrong = logits.copy()
     for k in (20, 21, 22):
         wrong[label == k] = np.roll(wrong[label == k], 7, axis=1)
-    found = compare_run(tmp_path / "names", wrong, label)
-    blocks = found["blocks of 200 images with other right images"]
-    assert not blocks.agrees and re.search(r"images 801 to 1,000 \(class 22.*\): 60 instead of 88", blocks.where)
+    items = compare_run(tmp_path / "names", wrong, label)
+    blocks = items["blocks of 200 images with other right images"]
+    assert not blocks.agrees
+    assert re.search(r"images 801 to 1,000 \(class 22.*\): 60 instead of 88", blocks.where)
     assert "check names, labels and files of these classes" in blocks.where
-    table = reruns_table(list(found.values()), "t", "ViT-B/16")
-    assert table.notes[0].startswith("Zero-shot differs from them on 1 data set, DTD: find the cause")
-    found = compare_run(tmp_path / "order", logits[::-1], label[::-1])
-    assert found["right images"].agrees and found["mean confidence"].agrees
-    assert "Most blocks differ" in found["blocks of 200 images with other right images"].where
+    table = reruns_table(list(items.values()), "t", "ViT-B/16")
+    assert table.notes[0].startswith(
+        "Zero-shot differs from them on 1 data set, DTD: find the cause"
+    )
+    items = compare_run(tmp_path / "order", logits[::-1], label[::-1])
+    assert items["right images"].agrees and items["mean confidence"].agrees
+    assert "Most blocks differ" in items["blocks of 200 images with other right images"].where
 
 
 def test_only_runs_of_the_logs_conditions_are_compared(tmp_path):
     logits, label = logits_of_the_log()
-    assert compare_run(tmp_path / "precision", logits, label, changes={"numerics.precision": "fp16"})[
-        "right images"].limit == 3
+    assert (
+        compare_run(tmp_path / "precision", logits, label, changes={"numerics.precision": "fp16"})[
+            "right images"
+        ].limit
+        == 3
+    )
     others = (
         {"settings": {"PROMPT.CTX_INIT": "art of a"}},
         {"changes": {"model.weights": "0", "model.backbone": "file"}},
@@ -97,14 +111,20 @@ def test_the_logs_are_whole():
         assert rerun["images"] == reader.expected_test
         assert rerun["commit"] in rerun["link"] and rerun["source"] in rerun["link"]
         if "bins" in rerun:
-            assert sum(rerun["bins"]["count"]) == rerun["images"] and sum(rerun["bins"]["correct"]) == rerun["correct"]
+            assert sum(rerun["bins"]["count"]) == rerun["images"]
+            assert sum(rerun["bins"]["correct"]) == rerun["correct"]
         if "running" in rerun:
             running = rerun["running"]
-            assert (running["seen"][-1], running["correct"][-1]) == (rerun["images"], rerun["correct"])
+            assert (running["seen"][-1], running["correct"][-1]) == (
+                rerun["images"], rerun["correct"],
+            )
 
 
 def test_quick_is_zero_shot_alone(tmp_path):
-    quick = ("--quick", "--demo", "--limit", "12", "--output-dir", tmp_path, "--set", "DATALOADER.NUM_WORKERS", 0)
+    quick = (
+        "--quick", "--demo", "--limit", "12", "--output-dir", tmp_path, "--set",
+        "DATALOADER.NUM_WORKERS", 0,
+    )
     done = run_tool("reproduce.py", "verify", *quick)
     assert done.returncode == 0 and "1 run done now; 1 of 1 outcome written" in done.stdout, done
     refused = run_tool("reproduce.py", "ace", "lambda", "--dry-run", *quick)

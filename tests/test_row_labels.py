@@ -1,4 +1,5 @@
-"""Row labels: which settings they state, which runs share a row, and what stands beside them in CSV, LaTeX, figures."""
+"""Row labels: which settings they state, which runs share a row, and what stands beside them in
+CSV, LaTeX, figures."""
 import csv
 import shutil
 import subprocess
@@ -29,7 +30,10 @@ def test_a_methods_only_runs_with_other_settings_do_not_have_its_bare_name(tmp_p
     make_run(tmp_path, "TPT", settings={"TRAINER.REGULARISERS": "hingepairs:50"})
     make_run(tmp_path, "RTPT", settings={"TRAINER.REGULARISERS": "ctpt:20,otpt:5"}, sharpness=1.0)
     make_run(tmp_path, "OTPT")
-    make_run(tmp_path, "TDA", settings={"TRAINER.TDA.VALUES": "paper", "TTA.VIEWS": 16, "TRAINER.TDA.VIEWS": "all"})
+    make_run(
+        tmp_path, "TDA",
+        settings={"TRAINER.TDA.VALUES": "paper", "TTA.VIEWS": 16, "TRAINER.TDA.VIEWS": "all"},
+    )
     main, = compared(tmp_path)
     zero_shot, *tuned = labels(main)
     tda, = set(tuned) - {"TPT, hingepairs:50", "R-TPT, ctpt:20,otpt:5", "O-TPT"}
@@ -69,7 +73,9 @@ def test_a_default_of_a_data_set_needs_no_label(tmp_path):
 def test_runs_of_an_unknown_method_share_a_row_only_with_equal_settings(tmp_path):
     for dataset, weight in (("UCF101", 5.0), ("EuroSAT", 30.0)):
         make_run(tmp_path, "Mine", dataset, settings={"TRAINER.MINE.WEIGHT": weight})
-    assert sorted(labels(compared(tmp_path)[0])) == ["Mine, WEIGHT 30", "Mine, WEIGHT 5", "Zero-shot"]
+    assert sorted(labels(compared(tmp_path)[0])) == [
+        "Mine, WEIGHT 30", "Mine, WEIGHT 5", "Zero-shot",
+    ]
 
 
 def test_zero_shot_is_never_ranked_among_tuned_methods(tmp_path):
@@ -80,12 +86,16 @@ def test_zero_shot_is_never_ranked_among_tuned_methods(tmp_path):
 def test_every_run_is_in_a_table(tmp_path):
     """Runs that differ in two settings at once belong to no sweep of one setting."""
     for number, (steps, weight) in enumerate(((2, 30.0), (1, 5.0), (2, 5.0))):
-        make_run(tmp_path, "SoC", settings={"TTA.STEPS": steps, LAMBDA: weight}, folder=f"r{number}")
+        make_run(
+            tmp_path, "SoC", settings={"TTA.STEPS": steps, LAMBDA: weight}, folder=f"r{number}"
+        )
     folders = set()
     for grid in compared(tmp_path):
         for cell in grid.cells.values():
             folders |= {measured.run.folder.name for measured in cell}
-            changed = {str(measured.record.changed) for measured in cell if not measured.from_tuned_run}
+            changed = {
+                str(measured.record.changed) for measured in cell if not measured.from_tuned_run
+            }
             assert len(changed) <= 1
     assert folders == {"r0", "r1", "r2"}
 
@@ -112,11 +122,14 @@ def test_two_settings_never_have_one_name():
 
 
 def test_one_prompt_per_seed_is_one_row(tmp_path):
-    """As `train --seed 1 2 --model-dir DIR` makes them; two data sets have prompts of one protocol too."""
+    """As `train --seed 1 2 --model-dir DIR` makes them; two data sets have prompts of one protocol
+    too."""
     for dataset in ("UCF101", "EuroSAT"):
         for seed in (1, 2):
             make_run(tmp_path, "CoOp", dataset, seed)
-            make_run(tmp_path, "SoC", dataset, seed, changes=learnt("CoOp 4 shots", f"{dataset}{seed}"))
+            make_run(
+                tmp_path, "SoC", dataset, seed, changes=learnt("CoOp 4 shots", f"{dataset}{seed}")
+            )
     main, = compared(tmp_path)
     soc = "SoC, CoOp 4 shots"
     untuned = "CoOp, 4 shots, untuned"
@@ -125,12 +138,15 @@ def test_one_prompt_per_seed_is_one_row(tmp_path):
         if row.label in (soc, untuned):
             assert len(cell) == 2
     table = results_table(main, "t", "", ["ece"], NONE)
-    assert entry(table, "ECE", soc, "Average").std > 0 and entry(table, "ECE", soc, "UCF101").seeds == 2
+    assert entry(table, "ECE", soc, "Average").std > 0
+    assert entry(table, "ECE", soc, "UCF101").seeds == 2
 
 
 def test_other_prompts_are_never_pooled(tmp_path):
     make_run(tmp_path, "SoC", seed=1, folder="a", changes=learnt("CoOp 4 shots", "aaaa"))
-    make_run(tmp_path, "SoC", seed=2, folder="b", changes=learnt("CoOp 2 shots", "bbbb"), sharpness=3.0)
+    make_run(
+        tmp_path, "SoC", seed=2, folder="b", changes=learnt("CoOp 2 shots", "bbbb"), sharpness=3.0
+    )
     sizes = []
     for grid in compared(tmp_path):
         for (row, _), cell in grid.cells.items():
@@ -142,13 +158,20 @@ def test_other_prompts_are_never_pooled(tmp_path):
 def test_what_is_not_a_number_has_no_spread(tmp_path):
     right = np.zeros((20, 8)) + 9 * np.eye(8)[0]
     for seed in (0, 1):  # all right: no AUROC
-        make_run(tmp_path, "SoC", seed=seed, n=20, label=np.zeros(20, int), logits=(1 + seed / 10) * right)
+        make_run(
+            tmp_path, "SoC", seed=seed, n=20, label=np.zeros(20, int),
+            logits=(1 + seed / 10) * right,
+        )
     table = decision_table(compared(tmp_path)[0], "t", "")
     auroc = entry(table, "UCF101", "SoC", "AUROC (%)")
     assert (auroc.text, auroc.spread, auroc.std) == ("–", "", None)
     text = render.markdown(table) + render.latex(table)
     assert "nan" not in text and "± is the sample standard deviation over seeds" in text
-    assert Entry(float("nan"), std=float("nan")).spread == Entry(1.0, low=float("nan"), high=1.0).spread == ""
+    assert (
+        Entry(float("nan"), std=float("nan")).spread
+        == Entry(1.0, low=float("nan"), high=1.0).spread
+        == ""
+    )
     assert metric_tables(compared(tmp_path)[0], "m")
 
 
@@ -164,7 +187,9 @@ def test_published_rows_are_cited(tmp_path):
     assert bib.startswith("@inproceedings{fillioux2026soc,") and bib.count("@") == 1
     if shutil.which("pdflatex") and shutil.which("bibtex"):
         head = r"\documentclass{article}\usepackage{booktabs,graphicx,xcolor}\begin{document}\input{tables}"
-        (out / "t.tex").write_text(head + r"\bibliographystyle{plain}\bibliography{tables}\end{document}")
+        (out / "t.tex").write_text(
+            head + r"\bibliographystyle{plain}\bibliography{tables}\end{document}"
+        )
         subprocess.run(["pdflatex", "-interaction=batchmode", "t.tex"], cwd=out, check=True)
         done = subprocess.run(["bibtex", "t"], cwd=out, capture_output=True, text=True)
         assert "warning" not in done.stdout.lower()
@@ -177,13 +202,17 @@ def test_labels_are_those_of_the_records_whatever_the_files_in_configs_say(tmp_p
     """A method's yaml that changed since does not relabel its runs."""
     make_run(tmp_path, "SoC")
     before = labels(compared(tmp_path)[0])
-    monkeypatch.setattr("promptcal.trainers.config.layers.default_settings", lambda *_: {LAMBDA: 1.0})
+    monkeypatch.setattr(
+        "promptcal.trainers.config.layers.default_settings", lambda *_: {LAMBDA: 1.0}
+    )
     assert labels(compared(tmp_path)[0]) == before == ["Zero-shot", "SoC"]
     assert run_tool("report.py", tmp_path, "--no-figures").returncode == 0
 
 
 def test_settings_are_stated_in_words(tmp_path):
-    settings = {"MODEL.PREC": "fp16", "TTA.AUGMIX": "off", "OPTIM.WEIGHT_DECAY": 0.0, "TTA.STEPS": 2}
+    settings = {
+        "MODEL.PREC": "fp16", "TTA.AUGMIX": "off", "OPTIM.WEIGHT_DECAY": 0.0, "TTA.STEPS": 2,
+    }
     for key, value in settings.items():
         make_run(tmp_path, "SoC", settings={key: value}, folder=key)
     rows = []

@@ -20,10 +20,12 @@ def one_part(seed: int = 0) -> dict[str, np.ndarray]:
     """The part of images 4 to 6, of which the second cannot be read."""
     rng = np.random.default_rng(seed)
     return {
-        "index": np.array([4, 6]), "label": np.array([0, 1]), "logits": rng.normal(size=(2, 3)).astype(np.float32),
-        "zero_shot_logits": rng.normal(size=(2, 3)).astype(np.float32), "flagged": np.array([False, True]),
-        "loss": np.ones(2), "penalty": np.zeros(2), "seconds": np.array([0.5]),
-        "adapt_seconds": np.array([0.1]), "peak_bytes": np.array([0]), "bad_index": np.array([5]),
+        "index": np.array([4, 6]), "label": np.array([0, 1]),
+        "logits": rng.normal(size=(2, 3)).astype(np.float32),
+        "zero_shot_logits": rng.normal(size=(2, 3)).astype(np.float32),
+        "flagged": np.array([False, True]), "loss": np.ones(2), "penalty": np.zeros(2),
+        "seconds": np.array([0.5]), "adapt_seconds": np.array([0.1]),
+        "peak_bytes": np.array([0]), "bad_index": np.array([5]),
         "bad_reason": np.array(["no image"]),
     }
 
@@ -34,7 +36,8 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 
 def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path):
-    folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
+    folder = RunDir(tmp_path, make())
+    indices = [4, 5, 6]
     folder.write_part(indices, one_part())
     file = folder.part_file(indices)
     content = file.read_bytes()
@@ -42,17 +45,22 @@ def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path):
     noticed = 0
     for place in range(0, len(content), 7):
         for flip in (1, 255):
-            file.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
-            found = folder.read_part(indices)
-            assert found is None or same(found, one_part()), place
-            noticed += found is None
+            file.write_bytes(
+                content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :]
+            )
+            columns = folder.read_part(indices)
+            assert columns is None or same(columns, one_part()), place
+            noticed += columns is None
     assert noticed > len(content) // 7
 
 
 def test_parts_that_lack_something_are_computed_again(tmp_path):
-    folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
+    folder = RunDir(tmp_path, make())
+    indices = [4, 5, 6]
     for lacking in set(one_part()) - {"loss", "penalty"}:  # which not every method has
-        folder.write_part(indices, {name: column for name, column in one_part().items() if name != lacking})
+        folder.write_part(
+            indices, {name: column for name, column in one_part().items() if name != lacking}
+        )
         assert folder.read_part(indices) is None, lacking
     folder.write_part(indices, {**one_part(), "bad_index": np.array([], dtype=int)})
     assert folder.read_part(indices) is None  # nothing is known of image 5
@@ -60,7 +68,10 @@ def test_parts_that_lack_something_are_computed_again(tmp_path):
         folder.merge([indices], {}, text=np.eye(3))
 
 
-LISTING = {"index": np.arange(3), "image": np.arange(48, dtype=np.uint8).reshape(3, 16), "label": np.array([0, 1, 1])}
+LISTING = {
+    "index": np.arange(3), "image": np.arange(48, dtype=np.uint8).reshape(3, 16),
+    "label": np.array([0, 1, 1]),
+}
 
 
 def opened(path: Path, record: RunRecord, **options: object):
@@ -121,9 +132,15 @@ def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path, computed):
 
 
 @pytest.mark.parametrize("names", [
-    ["log.txt", "config.yaml", "thesis.tex"], ["chapters/thesis.tex"], [".git/config"], [".bashrc"],
-    ["parts/piston.step"], ["parts/0000000-0000063.npz", "parts/piston.step"], ["tensorboard/notes"],
-    ["prompt_learner/mine.py"], [".thesis.tex.part"],
+    ["log.txt", "config.yaml", "thesis.tex"],
+    ["chapters/thesis.tex"],
+    [".git/config"],
+    [".bashrc"],
+    ["parts/piston.step"],
+    ["parts/0000000-0000063.npz", "parts/piston.step"],
+    ["tensorboard/notes"],
+    ["prompt_learner/mine.py"],
+    [".thesis.tex.part"],
 ])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path, names, overwrite):
@@ -135,7 +152,8 @@ def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path, n
         pass
     left = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file.relative_to(tmp_path).as_posix() for file in left} == set(names)
-    assert all(file.read_text() == "mine" for file in left)
+    for file in left:
+        assert file.read_text() == "mine"
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -151,15 +169,20 @@ def test_a_locked_folder_is_not_overwritten(tmp_path):
     finished(tmp_path, make())
     with FolderLock(tmp_path).held():
         before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-        with pytest.raises(UserError, match="is in use by process"), opened(tmp_path, make(seed=1), overwrite=True):
+        with (
+            pytest.raises(UserError, match="is in use by process"),
+            opened(tmp_path, make(seed=1), overwrite=True),
+        ):
             pass
         assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path):
     """Events of TensorBoard, a pre-trained prompt, and files that a kill left half-written."""
-    for name in ("tensorboard/tuned/events.out.tfevents.1.host", "prompt_learner/model.pth.tar-5",
-                 "parts/listing.json", "parts/.0000000-0000063.npz.7-1f.part", ".record.json.7-1f.part"):
+    for name in (
+        "tensorboard/tuned/events.out.tfevents.1.host", "prompt_learner/model.pth.tar-5",
+        "parts/listing.json", "parts/.0000000-0000063.npz.7-1f.part", ".record.json.7-1f.part",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     with opened(tmp_path, make()):
@@ -198,7 +221,10 @@ def test_files_of_a_folder_belong_together(tmp_path, name, exchange):
     else:
         (tmp_path / "two" / name).replace(tmp_path / "one" / name)
     before = {file.name: file.read_bytes() for file in (tmp_path / "one").glob("*.*")}
-    with pytest.raises(ConfigError, match=f"do not belong together: {name}"), opened(tmp_path / "one", make()):
+    with (
+        pytest.raises(ConfigError, match=f"do not belong together: {name}"),
+        opened(tmp_path / "one", make()),
+    ):
         pass
     assert read_results(tmp_path / "one") is None
     assert {file.name: file.read_bytes() for file in (tmp_path / "one").glob("*.*")} == before
@@ -234,7 +260,11 @@ def test_a_kill_between_the_files_of_a_renamed_run_changes_nothing(tmp_path, mon
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("accuracy", 99.9), ("flagged", 0), ("skipped", []), ("classnames", ["x"]), ("record", make(names={}).to_json()),
+    ("accuracy", 99.9),
+    ("flagged", 0),
+    ("skipped", []),
+    ("classnames", ["x"]),
+    ("record", make(names={}).to_json()),
 ])
 def test_edited_results_are_refused(tmp_path, key, value):
     finished(tmp_path, make())
@@ -254,8 +284,12 @@ def test_what_changed_among_the_images_is_counted(tmp_path):
     images[0] = 7
     now = {"index": np.array([4, 5, 6]), "image": images, "label": np.array([0, 1, 2])}
     asked = make(**{"data.images": "i1", "data.listing": "l1", "data.n": 3})
-    with pytest.raises(ConfigError, match="was made with other data: 1 image changed, 1 label differs"), \
-            opened(tmp_path, asked, listing=now):
+    with (
+        pytest.raises(
+            ConfigError, match="was made with other data: 1 image changed, 1 label differs"
+        ),
+        opened(tmp_path, asked, listing=now),
+    ):
         pass
 
 

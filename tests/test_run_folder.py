@@ -37,21 +37,40 @@ def test_a_prompt_is_short_in_the_tag(place, shown, tmp_path, monkeypatch):
     path.write_bytes(b"another prompt")
     second = tag("MODEL.INIT_WEIGHTS", place)
     for name in (first, second):
-        assert name.startswith(f"INIT_WEIGHTS-{shown}-") and len(name) == len(f"INIT_WEIGHTS-{shown}-") + 8
+        assert name.startswith(f"INIT_WEIGHTS-{shown}-")
+        assert len(name) == len(f"INIT_WEIGHTS-{shown}-") + 8
     assert first != second
     path.rename("elsewhere.pth.tar")
-    assert tag("MODEL.INIT_WEIGHTS", "elsewhere.pth.tar")[-8:] == second[-8:]  # the content counts, not the path
+    # the content counts, not the path
+    assert tag("MODEL.INIT_WEIGHTS", "elsewhere.pth.tar")[-8:] == second[-8:]
 
 
 def test_long_paths_do_not_hide_later_settings(tmp_path):
     deep = tmp_path / ("a-folder-with-a-long-name/" * 8) / "prompt_learner" / "model.pth.tar-50"
-    paths = {run_path(build_cfg("SoC", DTD, opts=[
-        "MODEL.INIT_WEIGHTS", weights, "TTA.STEPS", steps, "TRAINER.SOC.LAMBDA", strength]))
-        for weights in (deep, deep.with_name("model.pth.tar-60")) for steps in (1, 2) for strength in (10, 20)}
+    paths = {
+        run_path(
+            build_cfg(
+                "SoC",
+                DTD,
+                opts=[
+                    "MODEL.INIT_WEIGHTS", weights, "TTA.STEPS", steps,
+                    "TRAINER.SOC.LAMBDA", strength,
+                ],
+            )
+        )
+        for weights in (deep, deep.with_name("model.pth.tar-60"))
+        for steps in (1, 2)
+        for strength in (10, 20)
+    }
     assert len(paths) == 8
 
 
 def test_long_tags_end_with_a_hash_of_the_whole():
-    names = {path_safe("a photo that was taken by a friend " * 4 + end) for end in ("one", "two", "t-wo", "t wo")}
+    names = {
+        path_safe("a photo that was taken by a friend " * 4 + end)
+        for end in ("one", "two", "t-wo", "t wo")
+    }
     assert len(names) == 4
-    assert all(len(name) <= 100 and name.startswith("a-photo-that-was-taken") for name in names)
+    for name in names:
+        assert len(name) <= 100
+        assert name.startswith("a-photo-that-was-taken")

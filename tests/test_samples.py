@@ -1,4 +1,5 @@
-"""SoC on real pictures: the six sample sets that lie beside the project, with the embedded model."""
+"""SoC on real pictures: the six sample sets that lie beside the project, with the embedded
+model."""
 
 import numpy as np
 import pytest
@@ -10,13 +11,20 @@ from data_roots import SHARED
 SAMPLES = SHARED / "samples"
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the real samples are not beside the project, in ../shared/samples")
+@pytest.mark.skipif(
+    not SAMPLES.is_dir(), reason="the real samples are not beside the project, in ../shared/samples"
+)
 @pytest.mark.parametrize(("key", "classes"), [
-    ("caltech101", 100), ("oxford_pets", 37), ("oxford_flowers", 102), ("dtd", 10), ("fgvc_aircraft", 100),
+    ("caltech101", 100),
+    ("oxford_pets", 37),
+    ("oxford_flowers", 102),
+    ("dtd", 10),
+    ("fgvc_aircraft", 100),
     ("imagenet", 1000),
 ])
 def test_soc_runs_on_real_pictures(key, classes, tmp_path):
-    """Its accuracy is chance, since the embedded model has seen other things; what counts is that it runs."""
+    """Its accuracy is chance, since the embedded model has seen other things; what counts is that
+    it runs."""
     cfg = build_cfg("SoC", f"configs/datasets/{key}.yaml", opts=[
         "DATASET.ROOT", SAMPLES, "MODEL.BACKBONE.NAME", "small", "TEST.LIMIT", 4, "TTA.VIEWS", 16,
         "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run"])

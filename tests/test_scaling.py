@@ -11,7 +11,8 @@ from made_runs import over_confident
 
 
 def test_sals_by_hand():
-    z, z0 = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([3.0, 1.0, 2.0])
+    z = torch.tensor([0.0, 5.0, 10.0])
+    z0 = torch.tensor([3.0, 1.0, 2.0])
     torch.testing.assert_close(cal.sals(z, z0), torch.tensor([1.0, 2.0, 3.0]))
     array = cal.sals(z.numpy(), z0.numpy())
     assert isinstance(array, np.ndarray) and array.dtype == np.float32
@@ -40,7 +41,11 @@ def test_sals_keeps_the_winner_where_rounding_merges_logits(dtype):
 
 
 @pytest.mark.parametrize(("z", "z0"), [
-    ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]), ([np.nan, 1.0], [1.0, 2.0]), ([1.0, 2.0], [np.inf, 2.0]), (1.0, 1.0), ([], []),
+    ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]),
+    ([np.nan, 1.0], [1.0, 2.0]),
+    ([1.0, 2.0], [np.inf, 2.0]),
+    (1.0, 1.0),
+    ([], []),
 ])
 def test_sals_refuses(z, z0):
     with pytest.raises(ValueError, match="ogits"):
@@ -51,7 +56,8 @@ def test_temperature_is_recovered():
     rng = np.random.default_rng(2)
     logits = rng.normal(size=(20000, 5))
     p = np.exp(log_softmax(logits))
-    labels = (p.cumsum(axis=1) > rng.random((20000, 1))).argmax(axis=1)  # drawn from p: calibrated at T = 1
+    # drawn from p: calibrated at T = 1
+    labels = (p.cumsum(axis=1) > rng.random((20000, 1))).argmax(axis=1)
     for temperature in (0.5, 1.0, 3.0):
         assert fit_temperature(logits * temperature, labels) == pytest.approx(temperature, rel=0.05)
 
@@ -60,7 +66,8 @@ def test_cross_fitted_temperature_calibrates_and_keeps_the_predictions():
     logits, labels, confidence, correct = over_confident()
     scaled, temperatures = cross_fit_temperature(logits, labels)
     assert (scaled.argmax(1) == logits.argmax(1)).all()
-    assert all(t > 1 for t in temperatures)
+    for t in temperatures:
+        assert t > 1
     assert cal.nll(scaled, labels) < cal.nll(logits, labels)
     assert cal.ece(*cal.top_class(scaled, labels)) < cal.ece(confidence, correct) / 2
     with pytest.raises(ValueError, match="Two samples"):

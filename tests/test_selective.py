@@ -83,8 +83,10 @@ def test_selective_accuracy_has_wilsons_interval_and_counts_seeds_of_an_image_on
 
 def test_delongs_variance(sample):
     """By all pairs of a right and a wrong image."""
-    confidence, correct = sample[0].round(2), sample[1]
-    right, wrong = confidence[correct == 1], confidence[correct == 0]
+    confidence = sample[0].round(2)
+    correct = sample[1]
+    right = confidence[correct == 1]
+    wrong = confidence[correct == 0]
     pairs = (right[:, None] > wrong).astype(float) + 0.5 * (right[:, None] == wrong)
     variance = pairs.mean(axis=1).var(ddof=1) / len(right)
     variance += pairs.mean(axis=0).var(ddof=1) / len(wrong)

@@ -54,7 +54,9 @@ def test_every_setting_has_one_row_with_help_and_a_default_that_is_allowed():
 def test_backbones_without_a_prefix_have_openais_pixels(name):
     module, _ = find_loader(name)
     assert module is openai
-    assert changed_settings(build_cfg("SoC", opts=[*CLIP_PIXELS, "MODEL.BACKBONE.NAME", name])) == {}
+    assert (
+        changed_settings(build_cfg("SoC", opts=[*CLIP_PIXELS, "MODEL.BACKBONE.NAME", name])) == {}
+    )
 
 
 def test_a_default_that_is_a_list_is_not_shared():
@@ -65,28 +67,37 @@ def test_a_default_that_is_a_list_is_not_shared():
 # What has an effect
 
 def test_effective_settings_are_those_that_the_predictions_depend_on():
-    settings = effective_settings(build_cfg("SoC", "dtd", opts=["CACHE.DIR", "/x", "TEST.BINS", 5, "TTA.EPISODES", 2]))
+    settings = effective_settings(
+        build_cfg("SoC", "dtd", opts=["CACHE.DIR", "/x", "TEST.BINS", 5, "TTA.EPISODES", 2])
+    )
     assert settings["TRAINER.SOC.LAMBDA"] == 30.0 and settings["TTA.STEPS"] == 1
     assert settings["TTA.AUGMIX"] == "on" and settings["DATASET.NAME"] == "DescribableTextures"
-    for key in ("CACHE.DIR", "TEST.BINS", "TTA.EPISODES", "DATASET.ROOT", "DATASET.NUM_SHOTS", "TEST.ORDER",
-                "DATASET.SEVERITY", "PROMPT.ENSEMBLE", "INPUT.SIZE", "TTA.JACOBIAN", "TEST.PART", "DATASET.LABEL"):
+    for key in (
+        "CACHE.DIR", "TEST.BINS", "TTA.EPISODES", "DATASET.ROOT", "DATASET.NUM_SHOTS",
+        "TEST.ORDER", "DATASET.SEVERITY", "PROMPT.ENSEMBLE", "INPUT.SIZE", "TTA.JACOBIAN",
+        "TEST.PART", "DATASET.LABEL",
+    ):
         assert key not in settings, key
 
 
 @pytest.mark.parametrize(("trainer", "opts", "present", "absent"), [
-    ("ZeroShot", [], [], ["TTA.VIEWS", "TTA.STEPS", "TTA.SELECT", "TTA.AUGMIX", "OPTIM.LR", "TTA.RESET"]),
+    ("ZeroShot", [], [],
+     ["TTA.VIEWS", "TTA.STEPS", "TTA.SELECT", "TTA.AUGMIX", "OPTIM.LR", "TTA.RESET"]),
     ("VTE", [], ["TTA.VIEWS", "TTA.SELECT", "TTA.AUGMIX"], ["TTA.STEPS", "OPTIM.LR"]),
     ("MTA", [], ["TTA.VIEWS", "TTA.AUGMIX"], ["TTA.SELECT"]),
     ("TDA", [], ["TEST.ORDER"], ["TTA.VIEWS", "TTA.SELECT", "TEST.CORRELATION"]),
     ("TDA", ["TRAINER.TDA.VIEWS", "confident"], ["TTA.VIEWS", "TTA.SELECT"], ["TTA.STEPS"]),
     ("BoostAdapter", [], ["TTA.VIEWS", "TTA.SELECT"], ["OPTIM.LR"]),
     ("TPT", ["TTA.STEPS", 0], ["TTA.VIEWS"], ["TTA.SELECT", "OPTIM.LR"]),
-    ("TPT", ["TTA.RESET", "never", "TEST.ORDER", "correlated"], ["TEST.ORDER", "TEST.CORRELATION"], []),
-    ("TPT", ["MODEL.INIT_WEIGHTS", "small-coop-4shot"], ["MODEL.INIT_WEIGHTS"], ["PROMPT.CTX_INIT"]),
-    ("CoOp", ["MODEL.INIT_WEIGHTS", "small-coop-4shot"], ["PROMPT.CTX_INIT", "DATASET.NUM_SHOTS", "OPTIM.LR"],
-     ["TTA.VIEWS", "TTA.STEPS"]),
+    ("TPT", ["TTA.RESET", "never", "TEST.ORDER", "correlated"],
+     ["TEST.ORDER", "TEST.CORRELATION"], []),
+    ("TPT", ["MODEL.INIT_WEIGHTS", "small-coop-4shot"], ["MODEL.INIT_WEIGHTS"],
+     ["PROMPT.CTX_INIT"]),
+    ("CoOp", ["MODEL.INIT_WEIGHTS", "small-coop-4shot"],
+     ["PROMPT.CTX_INIT", "DATASET.NUM_SHOTS", "OPTIM.LR"], ["TTA.VIEWS", "TTA.STEPS"]),
     ("ZeroShot", ["PROMPT.TEMPLATE", "coop"], ["PROMPT.ENSEMBLE"], ["PROMPT.CTX_INIT"]),
-    ("TPT", ["TRAINER.REGULARISERS", "otpt:2"], ["TRAINER.OTPT.FORM", "TRAINER.REGULARISERS"],
+    ("TPT", ["TRAINER.REGULARISERS", "otpt:2"],
+     ["TRAINER.OTPT.FORM", "TRAINER.REGULARISERS"],
      ["TRAINER.OTPT.LAMBDA", "TRAINER.SOC.LAMBDA"]),
 ])
 def test_settings_without_an_effect_are_absent(trainer, opts, present, absent):
@@ -98,8 +109,10 @@ def test_settings_without_an_effect_are_absent(trainer, opts, present, absent):
 def test_a_setting_without_an_effect_is_named_once_with_what_to_do(caplog):
     caplog.set_level(logging.INFO, "promptcal")
     cfg = build_cfg("SoC", "dtd", opts=["DATASET.NUM_SHOTS", 4, "TEST.ORDER", "sorted"])
-    assert caplog.messages[0] == ("no effect with SoC: DATASET.NUM_SHOTS 4 (train with --trainer CoOp, then use its "
-                                  "prompt with --model-dir)")
+    assert caplog.messages[0] == (
+        "no effect with SoC: DATASET.NUM_SHOTS 4 (train with --trainer CoOp, then use its "
+        "prompt with --model-dir)"
+    )
     assert [key for key, _ in without_effect(cfg)] == ["DATASET.NUM_SHOTS", "TEST.ORDER"]
     assert len(caplog.messages) == 2
     assert cfg.TAG == "default" and not changed_settings(cfg)
@@ -128,12 +141,17 @@ def test_a_users_class_may_read_any_setting():
 
 
 def test_the_settings_of_training_have_no_effect_where_a_finished_prompt_is_tested():
-    opts = ["MODEL.INIT_WEIGHTS", "small-coop-4shot", "DATASET.NUM_SHOTS", 4, "OPTIM.LR", 0.1, "PROMPT.CTX_INIT", "a"]
+    opts = [
+        "MODEL.INIT_WEIGHTS", "small-coop-4shot", "DATASET.NUM_SHOTS", 4, "OPTIM.LR", 0.1,
+        "PROMPT.CTX_INIT", "a",
+    ]
     cfg = build_cfg("CoOp", "dtd", opts=opts)
     assert {"DATASET.NUM_SHOTS", "OPTIM.LR", "PROMPT.CTX_INIT"} < changed_settings(cfg).keys()
     assert changed_settings(cfg, trains=False).keys() == {"MODEL.INIT_WEIGHTS", "PROMPT.CTX_INIT"}
     assert "TRAINER.COOP.N_CTX" not in effective_settings(cfg, trains=False)
-    assert effective_settings(build_cfg("SoC"), trains=False) == effective_settings(build_cfg("SoC"))
+    assert effective_settings(build_cfg("SoC"), trains=False) == effective_settings(
+        build_cfg("SoC")
+    )
 
 
 # What a user changed
@@ -147,8 +165,14 @@ def test_changed_settings_state_the_default_of_the_data_set_and_the_value():
 
 
 @pytest.mark.parametrize("opts", [
-    CLIP_PIXELS, ["MODEL.PREC", "fp32", "DEVICE", "cpu"], ["MODEL.PREC", "fp16", "DEVICE", "cuda"],
-    ["TTA.AUGMIX", "on"], ["TTA.AUGMIX", "auto"], ["TTA.RESET", "1"], ["INPUT.SIZE", 224], ["OPTIM.LR", "5e-3"],
+    CLIP_PIXELS,
+    ["MODEL.PREC", "fp32", "DEVICE", "cpu"],
+    ["MODEL.PREC", "fp16", "DEVICE", "cuda"],
+    ["TTA.AUGMIX", "on"],
+    ["TTA.AUGMIX", "auto"],
+    ["TTA.RESET", "1"],
+    ["INPUT.SIZE", 224],
+    ["OPTIM.LR", "5e-3"],
     ["DATASET.LABEL", "Textures", "MODEL.BACKBONE.LABEL", "large", "PROMPT.LABEL", "words"],
     ["TTA.JACOBIAN_GB", 4.5, "TEST.SALS", False, "OPTIM.NAME", "adamw"],
 ])
@@ -163,30 +187,39 @@ def test_a_value_that_is_in_effect_anyway_counts_as_unset(opts):
 def test_coops_own_file_changes_nothing(tmp_path):
     """Its vit_b16.yaml states CLIP's pixels and the epochs that 16 shots have anyway."""
     file = tmp_path / "vit_b16.yaml"
-    file.write_text("INPUT:\n  SIZE: (224, 224)\n  PIXEL_MEAN: [0.48145466, 0.4578275, 0.40821073]\n"
-                    "  PIXEL_STD: [0.26862954, 0.26130258, 0.27577711]\n"
-                    "DATALOADER: {TRAIN_X: {BATCH_SIZE: 32}}\nMODEL: {BACKBONE: {NAME: ViT-B/16}}\n"
-                    "OPTIM: {NAME: sgd, LR: 0.002, MAX_EPOCH: 200, LR_SCHEDULER: cosine, WARMUP_EPOCH: 1}\n")
+    file.write_text(
+        "INPUT:\n  SIZE: (224, 224)\n  PIXEL_MEAN: [0.48145466, 0.4578275, 0.40821073]\n"
+        "  PIXEL_STD: [0.26862954, 0.26130258, 0.27577711]\n"
+        "DATALOADER: {TRAIN_X: {BATCH_SIZE: 32}}\nMODEL: {BACKBONE: {NAME: ViT-B/16}}\n"
+        "OPTIM: {NAME: sgd, LR: 0.002, MAX_EPOCH: 200, LR_SCHEDULER: cosine, WARMUP_EPOCH: 1}\n"
+    )
     for trainer in ("SoC", "CoOp"):
         cfg = build_cfg(trainer, "dtd", str(file))
         default = build_cfg(trainer, "dtd", opts=["MODEL.BACKBONE.NAME", "ViT-B/16"])
         assert run_path(cfg) == run_path(default)
         assert effective_settings(cfg) == effective_settings(default)
-    assert build_cfg("CoOp", "dtd", str(file), opts=["DATASET.NUM_SHOTS", 4]).TAG == "NUM_SHOTS-4_MAX_EPOCH-200"
+    assert (
+        build_cfg("CoOp", "dtd", str(file), opts=["DATASET.NUM_SHOTS", 4]).TAG
+        == "NUM_SHOTS-4_MAX_EPOCH-200"
+    )
 
 
 def test_what_only_model_and_data_tell_is_given_by_the_caller():
     pixels = {"INPUT.PIXEL_MEAN": [0.5, 0.5, 0.5], "INPUT.PIXEL_STD": [0.5, 0.5, 0.5]}
     same_pixels = [word for pair in pixels.items() for word in pair]
-    cfg = build_cfg("SoC", "dtd", opts=[*same_pixels, "TEST.LIMIT", 9000, "MODEL.BACKBONE.NAME", "open_clip:A/B"])
+    cfg = build_cfg(
+        "SoC", "dtd",
+        opts=[*same_pixels, "TEST.LIMIT", 9000, "MODEL.BACKBONE.NAME", "open_clip:A/B"],
+    )
     resolved = {**pixels, "TEST.LIMIT": 1692}
     assert set(changed_settings(cfg)) == {*pixels, "TEST.LIMIT"}
     assert changed_settings(cfg, resolved) == {}
     default = build_cfg("SoC", "dtd", opts=["MODEL.BACKBONE.NAME", "open_clip:A/B"])
     assert effective_settings(cfg, resolved) == effective_settings(default, resolved)
     assert cfg.TAG != "default" and retag(cfg, resolved).TAG == "default"
-    assert changed_settings(build_cfg("SoC", "dtd", opts=["TEST.LIMIT", 20]), {"TEST.LIMIT": 1692}) == {
-        "TEST.LIMIT": (0, 20)}
+    assert changed_settings(
+        build_cfg("SoC", "dtd", opts=["TEST.LIMIT", 20]), {"TEST.LIMIT": 1692}
+    ) == {"TEST.LIMIT": (0, 20)}
     chosen = build_cfg("SoC", "dtd", opts=["TEST.LIMIT", 9000, "TAG", "mine"])
     assert retag(chosen, resolved).TAG == "mine"
 
@@ -198,7 +231,10 @@ def test_a_file_is_stated_by_its_label_and_content(tmp_path):
         path.parent.mkdir()
         path.write_text("a.jpg\n")
         cfg = build_cfg("SoC", "dtd", opts=["DATASET.IMAGE_LIST", path])
-        values.append((effective_settings(cfg)["DATASET.IMAGE_LIST"], changed_settings(cfg)["DATASET.IMAGE_LIST"]))
+        values.append(
+            (effective_settings(cfg)["DATASET.IMAGE_LIST"],
+             changed_settings(cfg)["DATASET.IMAGE_LIST"])
+        )
     assert values[0] == values[1] and values[0][0].startswith("list-")
     path.write_text("b.jpg\n")
     assert effective_settings(cfg)["DATASET.IMAGE_LIST"] != values[0][0]
@@ -216,7 +252,8 @@ def test_the_baseline_survives_copies_and_is_found_for_a_users_own_config():
     cfg = build_cfg("SoC", "imagenet_a", opts=["TRAINER.SOC.LAMBDA", 30])
     assert changed_settings(cfg.clone()) == changed_settings(cfg)
     tree = get_cfg_default()
-    tree.TRAINER.NAME, tree.DATASET.NAME = "SoC", "ImageNetA"
+    tree.TRAINER.NAME = "SoC"
+    tree.DATASET.NAME = "ImageNetA"
     assert changed_settings(tree) == {"TRAINER.SOC.LAMBDA": (14.0, 30.0)}
     assert "TRAINER.CTPT.LAMBDA" not in effective_settings(tree)
 
@@ -231,15 +268,26 @@ def test_a_resumed_run_has_its_tag_and_the_same_effective_settings(tmp_path):
 # Words
 
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("TRAINER.SOC.LAMBDA", 10.0, "λ 10"), ("TRAINER.SOC.DELTA", 20.0, "δ at 20 %"), ("TTA.STEPS", 2, "2 steps"),
-    ("TTA.STEPS", 1, "1 step"), ("TTA.VIEWS", 16, "16 views"), ("TTA.RESET", "never", "never reset"),
-    ("TTA.RESET", "10", "reset every 10 images"), ("TTA.RESET", "image", "reset for each image"),
-    ("DATASET.NUM_SHOTS", 4, "4 shots"), ("MODEL.PREC", "bf16", "bf16 (coarse rounding)"),
+    ("TRAINER.SOC.LAMBDA", 10.0, "λ 10"),
+    ("TRAINER.SOC.DELTA", 20.0, "δ at 20 %"),
+    ("TTA.STEPS", 2, "2 steps"),
+    ("TTA.STEPS", 1, "1 step"),
+    ("TTA.VIEWS", 16, "16 views"),
+    ("TTA.RESET", "never", "never reset"),
+    ("TTA.RESET", "10", "reset every 10 images"),
+    ("TTA.RESET", "image", "reset for each image"),
+    ("DATASET.NUM_SHOTS", 4, "4 shots"),
+    ("MODEL.PREC", "bf16", "bf16 (coarse rounding)"),
     ("TTA.AUGMIX", "off", "no AugMix"),
-    ("TRAINER.SOC.STATS", "flow", "STATS flow"), ("TRAINER.TDA.VIEWS", "confident", "TDA.VIEWS confident"),
-    ("TRAINER.FPP.STEPS", 300, "FPP.STEPS 300"), ("TRAINER.TDA.VALUES", "paper", "values tuned per set on test labels"),
-    ("PROMPT.CTX_INIT", "itap of a", "“itap of a”"), ("TRAINER.NOBODYS.LAMBDA", 3.0, "λ 3"),
-    ("TRAINER.NOBODYS.KEY", "", "KEY none"), ("OPTIM.MAX_EPOCH", 7, "MAX_EPOCH 7"), ("TEST.CORRELATION", 0.5, "γ 0.5"),
+    ("TRAINER.SOC.STATS", "flow", "STATS flow"),
+    ("TRAINER.TDA.VIEWS", "confident", "TDA.VIEWS confident"),
+    ("TRAINER.FPP.STEPS", 300, "FPP.STEPS 300"),
+    ("TRAINER.TDA.VALUES", "paper", "values tuned per set on test labels"),
+    ("PROMPT.CTX_INIT", "itap of a", "“itap of a”"),
+    ("TRAINER.NOBODYS.LAMBDA", 3.0, "λ 3"),
+    ("TRAINER.NOBODYS.KEY", "", "KEY none"),
+    ("OPTIM.MAX_EPOCH", 7, "MAX_EPOCH 7"),
+    ("TEST.CORRELATION", 0.5, "γ 0.5"),
 ])
 def test_words_of_a_row_label(key, value, words):
     assert setting_words(key, value) == words
@@ -252,9 +300,13 @@ def test_titles_of_sweeps():
 
 
 @pytest.mark.parametrize(("allowed", "words"), [
-    (Range(least=0), "0 or more"), (Range(above=0), "above 0"), (Range(least=0, most=1), "from 0 to 1"),
-    (Range(above=0, most=1), "above 0 and at most 1"), (Range(least=0, below=1), "from 0 to below 1"),
-    (Range(most=5), "at most 5"), (Range(above=0, below=1), "above 0 and below 1"),
+    (Range(least=0), "0 or more"),
+    (Range(above=0), "above 0"),
+    (Range(least=0, most=1), "from 0 to 1"),
+    (Range(above=0, most=1), "above 0 and at most 1"),
+    (Range(least=0, below=1), "from 0 to below 1"),
+    (Range(most=5), "at most 5"),
+    (Range(above=0, below=1), "above 0 and below 1"),
 ])
 def test_words_of_a_range(allowed, words):
     assert allowed.words == words
@@ -281,10 +333,16 @@ def test_a_method_declares_its_settings_in_its_own_branch():
                     Setting("SIZES", [1, 2], "of something"))
 
     with registered(Declared):
-        cfg = build_cfg("Declared", opts=["TRAINER.DECLARED.LAMBDA", 5, "TRAINER.DECLARED.SIZES", "[3]"])
-        assert changed_settings(cfg) == {"TRAINER.DECLARED.LAMBDA": (3.0, 5.0), "TRAINER.DECLARED.SIZES": ([1, 2], [3])}
+        cfg = build_cfg(
+            "Declared", opts=["TRAINER.DECLARED.LAMBDA", 5, "TRAINER.DECLARED.SIZES", "[3]"]
+        )
+        assert changed_settings(cfg) == {
+            "TRAINER.DECLARED.LAMBDA": (3.0, 5.0), "TRAINER.DECLARED.SIZES": ([1, 2], [3]),
+        }
         assert cfg.TAG == "LAMBDA-5.0_SIZES--3"
-        with pytest.raises(ConfigError, match="TRAINER.DECLARED.LAMBDA is -1.0; it must be 0 or more"):
+        with pytest.raises(
+            ConfigError, match="TRAINER.DECLARED.LAMBDA is -1.0; it must be 0 or more"
+        ):
             build_cfg("Declared", opts=["TRAINER.DECLARED.LAMBDA", -1])
 
 
@@ -305,7 +363,11 @@ def test_a_method_for_version_1_0_works_as_it_is():
     with registered(Older):
         cfg = build_cfg("Older", opts=["TRAINER.OLDER.LAMBDA", 5, "TRAINER.OLDER.KIND", "b"])
         assert cfg.TAG == "LAMBDA-5.0_KIND-b"
-        refused = (("LAMBDA", -1, "0 or more"), ("KIND", "c", "one of a, b"), ("LAMBDA", 13, "unlucky"))
+        refused = (
+            ("LAMBDA", -1, "0 or more"),
+            ("KIND", "c", "one of a, b"),
+            ("LAMBDA", 13, "unlucky"),
+        )
         for leaf, value, message in refused:
             with pytest.raises(ConfigError, match=message):
                 build_cfg("Older", opts=[f"TRAINER.OLDER.{leaf}", value])
@@ -317,7 +379,9 @@ def test_a_method_derived_from_another_has_its_settings_too():
 
     with registered(Derived):
         cfg = build_cfg("Derived", opts=["TRAINER.SOC.LAMBDA", 5, "TRAINER.DERIVED.EXTRA", 2])
-        assert changed_settings(cfg) == {"TRAINER.DERIVED.EXTRA": (1.0, 2.0), "TRAINER.SOC.LAMBDA": (30.0, 5.0)}
+        assert changed_settings(cfg) == {
+            "TRAINER.DERIVED.EXTRA": (1.0, 2.0), "TRAINER.SOC.LAMBDA": (30.0, 5.0),
+        }
     # BoostAdapter has α and β of its own, and none of TDA's.
     assert "TDA" not in build_cfg("BoostAdapter").TRAINER
 
@@ -341,4 +405,6 @@ def test_help_settings_prints_the_table(capsys):
 def test_the_readme_has_the_table():
     text = README.read_text(encoding="utf-8")
     tables = "\n".join(readme_lines())
-    assert tables in text, "write it again: python -m promptcal.trainers.config.help trainers/config/README.md"
+    assert tables in text, (
+        "write it again: python -m promptcal.trainers.config.help trainers/config/README.md"
+    )

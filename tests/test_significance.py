@@ -45,9 +45,10 @@ def test_equally_calibrated_models_are_not_told_apart(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [100, 1000])
-@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("name", sim.SIZE)
 def test_the_size_holds_for_fewer_and_more_images(name, n):
-    assert sim.share_different(name, DESIGNS[name], n, TRIALS) <= 0.05 + slack(0.05)
+    """Of the other designs too: `python tests/simulate_significance.py`."""
+    assert sim.share_different(name, sim.SIZE[name], n, TRIALS) <= 0.05 + slack(0.05)
 
 
 @pytest.mark.parametrize(("name", "power"), [
@@ -124,7 +125,8 @@ def test_student_t_is_scipys():
 
 
 def test_over_confidence_is_the_paired_t_test():
-    first, second = sample(400, 0), sample(400, 1, 0.05)
+    first = sample(400, 0)
+    second = sample(400, 1, 0.05)
     result = compare_calibration([first], [second])
     gaps = [confidence - correct for confidence, correct in (first, second)]
     expected = stats.ttest_rel(gaps[1], gaps[0])
@@ -141,7 +143,8 @@ def test_over_confidence_is_the_paired_t_test():
 
 
 def test_several_sets_have_equal_weight_and_satterthwaites_degrees_of_freedom():
-    first, second = [sample(50, 0), sample(400, 1)], [sample(50, 2, 0.05), sample(400, 3, 0.05)]
+    first = [sample(50, 0), sample(400, 1)]
+    second = [sample(50, 2, 0.05), sample(400, 3, 0.05)]
     gaps = [(b[0] - b[1]) - (a[0] - a[1]) for a, b in zip(first, second, strict=True)]
     result = compare_calibration(first, second)
     assert result.over.value == pytest.approx((gaps[0].mean() + gaps[1].mean()) / 2)
@@ -153,7 +156,8 @@ def test_several_sets_have_equal_weight_and_satterthwaites_degrees_of_freedom():
 
 
 def test_accuracy_is_mcnemars_corrected_test():
-    first, second = sample(2000, 0), sample(2000, 1)
+    first = sample(2000, 0)
+    second = sample(2000, 1)
     result = compare_calibration([first], [second])
     only_first = int(((first[1] == 1) & (second[1] == 0)).sum())
     only_second = int(((first[1] == 0) & (second[1] == 1)).sum())
@@ -164,7 +168,8 @@ def test_accuracy_is_mcnemars_corrected_test():
 
 
 def test_squared_is_the_difference_of_debiased_errors_over_seeds():
-    first, second = sample(300, 0, seeds=2), sample(300, 1, 0.08, seeds=3)
+    first = sample(300, 0, seeds=2)
+    second = sample(300, 1, 0.08, seeds=3)
     result = compare_calibration([first], [second])
     means = []
     for confidence, correct in (first, second):
@@ -274,10 +279,13 @@ def test_parts_are_combined_and_must_agree():
 
 
 def test_order_of_the_methods_only_changes_signs():
-    first, second = [sample(300, 0), sample(200, 1)], [sample(300, 2, 0.1), sample(200, 3, 0.1)]
-    one_way, other_way = compare_calibration(first, second), compare_calibration(second, first)
+    first = [sample(300, 0), sample(200, 1)]
+    second = [sample(300, 2, 0.1), sample(200, 3, 0.1)]
+    one_way = compare_calibration(first, second)
+    other_way = compare_calibration(second, first)
     for name in ("over", "accuracy", "squared"):
-        forth, back = getattr(one_way, name), getattr(other_way, name)
+        forth = getattr(one_way, name)
+        back = getattr(other_way, name)
         mirrored = [-forth.value, -forth.high, -forth.low, forth.p]
         assert [back.value, back.low, back.high, back.p] == pytest.approx(mirrored)
     assert other_way.level == pytest.approx(one_way.level)
@@ -286,16 +294,19 @@ def test_order_of_the_methods_only_changes_signs():
 
 
 def test_copies_of_a_seed_add_nothing():
-    first, second = sample(300, 0), sample(300, 1, 0.06)
+    first = sample(300, 0)
+    second = sample(300, 1, 0.06)
     copies = tuple(np.repeat(values[:, None], 3, axis=1) for values in second)
-    alone, repeated = compare_calibration([first], [second]), compare_calibration([first], [copies])
+    alone = compare_calibration([first], [second])
+    repeated = compare_calibration([first], [copies])
     assert repeated.p == pytest.approx(alone.p) and repeated.level == pytest.approx(alone.level)
     for name in ("over", "squared"):
         assert getattr(repeated, name).high == pytest.approx(getattr(alone, name).high)
 
 
 def test_the_same_images_under_two_names_are_one_data_set():
-    first, second = sample(300, 0), sample(300, 1, 0.06)
+    first = sample(300, 0)
+    second = sample(300, 1, 0.06)
     alone = compare_calibration([first], [second])
     names = [f"image {number}" for number in range(300)]
     twice = compare_calibration([first] * 2, [second] * 2, [names, names])
@@ -308,7 +319,8 @@ def test_the_same_images_under_two_names_are_one_data_set():
 
 
 def test_identities_may_be_any_hashable_values_or_rows_of_bytes():
-    first, second = [sample(60, 0), sample(60, 1)], [sample(60, 2, 0.1), sample(60, 3, 0.1)]
+    first = [sample(60, 0), sample(60, 1)]
+    second = [sample(60, 2, 0.1), sample(60, 3, 0.1)]
     numbers = [np.arange(60) // 2, np.arange(30, 90) // 2]
     digests = np.random.default_rng(0).integers(0, 256, (100, 16), dtype=np.uint8)
     digests[:, -1] = 0  # a digest may end in a zero
@@ -328,7 +340,8 @@ def test_identities_may_be_any_hashable_values_or_rows_of_bytes():
 
 def test_images_of_a_patient_are_one_unit():
     """Each image twice: twice the images tell no more than the images alone."""
-    first, second = sample(300, 0), sample(300, 1, 0.06)
+    first = sample(300, 0)
+    second = sample(300, 1, 0.06)
     alone = compare_calibration([first], [second])
     doubled = [tuple(np.repeat(values, 2) for values in one) for one in (first, second)]
     clustered = compare_calibration([doubled[0]], [doubled[1]], [np.repeat(np.arange(300), 2)])
@@ -363,7 +376,8 @@ def test_identical_runs_do_not_differ():
 
 
 def test_a_single_image_or_patient_shows_nothing():
-    many, single = (sample(50, 0), sample(50, 1)), (sample(1, 0), sample(1, 1))
+    many = (sample(50, 0), sample(50, 1))
+    single = (sample(1, 0), sample(1, 1))
     for result in (compare_calibration([single[0]], [single[1]]),
                    compare_calibration([many[0], single[0]], [many[1], single[1]]),
                    compare_calibration([many[0]], [many[1]], [["patient"] * 50])):
@@ -373,7 +387,8 @@ def test_a_single_image_or_patient_shows_nothing():
 
 
 def test_without_variance_p_is_the_smallest_of_a_sign_flip_test():
-    right, wrong = (np.full(8, 0.9), np.ones(8)), (np.full(8, 0.9), np.zeros(8))
+    right = (np.full(8, 0.9), np.ones(8))
+    wrong = (np.full(8, 0.9), np.zeros(8))
     names = list(range(8))
     alone = compare_calibration([right], [wrong])
     twice = compare_calibration([right] * 2, [wrong] * 2, [names, names])

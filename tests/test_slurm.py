@@ -1,4 +1,5 @@
-"""Jobs of a SLURM cluster: a real one, which the tests start on this machine, and the command line without one."""
+"""Jobs of a SLURM cluster: a real one, which the tests start on this machine, and the command line
+without one."""
 import getpass
 import json
 import os
@@ -18,7 +19,13 @@ from promptcal.datasets.utils import lock as lock_module
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.experiments import cluster as cluster_module
-from promptcal.trainers.experiments.cluster import RESUBMISSIONS, Cluster, GroupJob, Job, wait_for_locks
+from promptcal.trainers.experiments.cluster import (
+    RESUBMISSIONS,
+    Cluster,
+    GroupJob,
+    Job,
+    wait_for_locks,
+)
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import expand
 from promptcal.trainers.experiments.planned_run import PlannedRun, work_groups
@@ -62,16 +69,24 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[None]:
-    """A cluster of one node for this user, with a key, sockets and ports of its own. No root is needed."""
+    """A cluster of one node for this user, with a key, sockets and ports of its own. No root is
+    needed."""
     folder = Path(tempfile.mkdtemp(prefix="slurm"))  # a short path, because of the socket
     for name in ("state", "spool"):
         (folder / name).mkdir()
     (folder / "key-file").write_bytes(os.urandom(1024))
     (folder / "key-file").chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
         ports = [free.getsockname()[1] for free in (one, other)]
-    (folder / "slurm.conf").write_text(CONFIG.format(
-        host=socket.gethostname().split(".")[0], user=getpass.getuser(), ports=ports, folder=folder))
+    (folder / "slurm.conf").write_text(
+        CONFIG.format(
+            host=socket.gethostname().split(".")[0], user=getpass.getuser(), ports=ports,
+            folder=folder,
+        )
+    )
     munge = ["--foreground", "--force", *(f"--{name}={folder / name}" for name in (
         "key-file", "socket", "pid-file", "log-file", "seed-file"))]
     arguments = {"munged": munge, "slurmctld": ["-D"], "slurmd": ["-D"]}
@@ -104,8 +119,10 @@ class TestRealSlurm:
     def test_srun_with_two_tasks_is_one_run(self, slurm, tmp_path):
         runs = FaultRuns(tmp_path)
         words = [str(word) for word in runs.arguments(tmp_path / "run")]
-        done = subprocess.run(["srun", "--ntasks=2", sys.executable, PROJECT / "tools" / "train.py", *words],
-                              capture_output=True, text=True, env=user_environment())
+        done = subprocess.run(
+            ["srun", "--ntasks=2", sys.executable, PROJECT / "tools" / "train.py", *words],
+            capture_output=True, text=True, env=user_environment(),
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("Zero-shot") == done.stdout.count("results in") == 1
         runs.assert_whole(tmp_path / "run")
@@ -113,18 +130,23 @@ class TestRealSlurm:
     def test_a_queue_that_refuses(self, slurm, tmp_path):
         done = reproduce(tmp_path, "--slurm", "partition=gpu")
         assert done.returncode == 2
-        assert done.stderr == ("error: SLURM refuses the jobs: Batch job submission failed: Invalid partition name "
-                               "specified; see sinfo, and --slurm for other options\n")
+        assert done.stderr == (
+            "error: SLURM refuses the jobs: Batch job submission failed: Invalid partition name "
+            "specified; see sinfo, and --slurm for other options\n"
+        )
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     def test_an_experiment_through_cancelled_and_pre_empted_jobs(self, slurm, tmp_path):
-        """Three groups: one job is cancelled in mid-run, one is pre-empted, one is left alone. The command that waits
-        is interrupted. The same command ends with the tables of a plain run."""
+        """Three groups: one job is cancelled in mid-run, one is pre-empted, one is left alone. The
+        command that waits is interrupted. The same command ends with the tables of a plain run."""
         out = tmp_path / "cluster"
-        waiting = Process("reproduce.py", "seeds", *QUICK, "--output-dir", out, "--cluster", "slurm")
+        waiting = Process(
+            "reproduce.py", "seeds", *QUICK, "--output-dir", out, "--cluster", "slurm"
+        )
         record = out / "demo" / "experiments" / "cluster" / "jobs.json"
         waiting.wait_for(record.exists)
-        first = {path[-1]: entry for path, entry in json.loads(record.read_text()).items()}  # by seed
+        # by seed
+        first = {path[-1]: entry for path, entry in json.loads(record.read_text()).items()}
         assert len({entry["job"] for entry in first.values()}) == 3
 
         disturbed: set[str] = set()
@@ -135,11 +157,15 @@ class TestRealSlurm:
                         disturb(first[seed]["job"], run, pre_empt=seed == "1")
                         disturbed.add(seed)
             time.sleep(0.02)
-        wait_until(lambda: "CANCELLED" in output("squeue", "--noheader", "--states=all", "--format=%T"))
+        wait_until(
+            lambda: "CANCELLED" in output("squeue", "--noheader", "--states=all", "--format=%T")
+        )
         waiting.send(signal.SIGINT)
         _, said = waiting.communicate()
         assert waiting.returncode == 130
-        assert re.search(r"interrupted; the jobs go on: squeue .*, scancel \d+ cancels them; finished work", said)
+        assert re.search(
+            r"interrupted; the jobs go on: squeue .*, scancel \d+ cancels them; finished work", said
+        )
 
         detached = reproduce(out, "--detach")
         assert detached.returncode == 0 and "1 group submitted" in detached.stdout, detached
@@ -159,16 +185,21 @@ class TestRealSlurm:
 
 
 # Few tiles and views, in many parts.
-QUICK = ("--demo", "--limit", "24", "--only", "SoC", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.5", "TEST.PART", "2",
-         "TTA.EPISODES", "2", "DATALOADER.NUM_WORKERS", "0", "CACHE.DIR", "")
+QUICK = (
+    "--demo", "--limit", "24", "--only", "SoC", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.5",
+    "TEST.PART", "2", "TTA.EPISODES", "2", "DATALOADER.NUM_WORKERS", "0", "CACHE.DIR", "",
+)
 
 
 def reproduce(out: Path, *args: object) -> Done:
-    return run_tool("reproduce.py", "seeds", *QUICK, "--output-dir", out, "--cluster", "slurm", *args)
+    return run_tool(
+        "reproduce.py", "seeds", *QUICK, "--output-dir", out, "--cluster", "slurm", *args
+    )
 
 
 def disturb(job: str, run: Path, pre_empt: bool) -> None:
-    """Pre-empts a job as SLURM does before a time limit, or cancels it. SLURM would kill it some seconds later."""
+    """Pre-empts a job as SLURM does before a time limit, or cancels it. SLURM would kill it some
+    seconds later."""
     owner = json.loads((run / "lock").read_text())["pid"]
     subprocess.run(["scancel", *(["--signal=USR2"] if pre_empt else []), job], check=True)
     if not pre_empt:
@@ -176,10 +207,13 @@ def disturb(job: str, run: Path, pre_empt: bool) -> None:
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (["--slurm", "partition=gpu"], "--slurm and --detach are for jobs of a cluster: add --cluster slurm"),
+    (["--slurm", "partition=gpu"],
+     "--slurm and --detach are for jobs of a cluster: add --cluster slurm"),
     (["--cluster", "slurm", "--jobs", "2"], "--cluster and --jobs exclude each other: "),
-    (["--cluster", "slurm", "--array-parallelism", "0"], "--array-parallelism is 0; it must be 1 or more"),
-    (["--cluster", "slurm", "--slurm", "partitoin=gpu"], "unknown key 'partitoin'. Did you mean 'partition'?"),
+    (["--cluster", "slurm", "--array-parallelism", "0"],
+     "--array-parallelism is 0; it must be 1 or more"),
+    (["--cluster", "slurm", "--slurm", "partitoin=gpu"],
+     "unknown key 'partitoin'. Did you mean 'partition'?"),
     (["--cluster", "slurm"], "--cluster slurm needs sbatch, which is not in PATH"),
 ])
 def test_mistakes_in_the_command_get_one_line(tmp_path, args, message):
@@ -191,7 +225,10 @@ def test_mistakes_in_the_command_get_one_line(tmp_path, args, message):
 def test_submitit_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     done = run_tool("reproduce.py", "table1", "--output-dir", tmp_path, "--cluster", "slurm")
-    assert done.stderr == "error: --cluster slurm needs submitit: pip install -e '.[slurm]' in promptcal's folder\n"
+    assert (
+        done.stderr
+        == "error: --cluster slurm needs submitit: pip install -e '.[slurm]' in promptcal's folder\n"
+    )
 
 
 def test_options_of_a_job():
@@ -201,8 +238,11 @@ def test_options_of_a_job():
 
 
 @pytest.mark.parametrize(("pair", "message"), [
-    ("gpu", "write KEY=VALUE"), ("partition=", "write KEY=VALUE"), ("comment=a\nrm", "write KEY=VALUE"),
-    ("time=4:00:00", "time must be a whole number of minutes"), ("cpus_per_task=0", "1 or more"),
+    ("gpu", "write KEY=VALUE"),
+    ("partition=", "write KEY=VALUE"),
+    ("comment=a\nrm", "write KEY=VALUE"),
+    ("time=4:00:00", "time must be a whole number of minutes"),
+    ("cpus_per_task=0", "1 or more"),
     ("nodes=2", "unknown key 'nodes'"),
 ])
 def test_wrong_options_of_a_job(pair, message):
@@ -211,18 +251,25 @@ def test_wrong_options_of_a_job(pair, message):
 
 
 def test_a_dry_run_shows_the_groups(tmp_path):
-    done = run_tool("reproduce.py", "table1", "--dry-run", "--cluster", "slurm", "--array-parallelism", 4, "--only",
-                    "dtd", "eurosat", "--output-dir", tmp_path, PATH=str(tmp_path), HOME=str(tmp_path))
+    done = run_tool(
+        "reproduce.py", "table1", "--dry-run", "--cluster", "slurm", "--array-parallelism", 4,
+        "--only", "dtd", "eurosat", "--output-dir", tmp_path, PATH=str(tmp_path),
+        HOME=str(tmp_path),
+    )
     assert done.returncode == 0, done.stderr
     assert "2 jobs, at most 4 at the same time:" in done.stdout
-    assert re.search(r"^dtd, ViT-L/14, seed 0 +5 +5 +TPT, CTPT, OTPT, SoC, ZeroShot$", done.stdout, re.M), done.stdout
+    assert re.search(
+        r"^dtd, ViT-L/14, seed 0 +5 +5 +TPT, CTPT, OTPT, SoC, ZeroShot$", done.stdout, re.M
+    ), done.stdout
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
 def demo_run(tmp_path, monkeypatch) -> tuple[Workspace, PlannedRun]:
     """A run, and the variables of a job that submitit has started."""
-    for name, value in {"SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7"}.items():
+    for name, value in {
+        "SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7",
+    }.items():
         monkeypatch.setenv(name, value)
     workspace = Workspace(output=tmp_path, demo=True, limit=24)
     return workspace, work_groups(expand(read_experiment("class_pairs"), workspace))[0][-1]

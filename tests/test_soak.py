@@ -3,6 +3,7 @@ with the same predictions, leaves nothing behind, and memory does not grow.
 
 Some seconds here; `PROMPTCAL_SOAK=600 bash tools/test.sh tests/test_soak.py` for ten.
 """
+
 import ctypes
 import errno
 import gc
@@ -23,9 +24,10 @@ from promptcal.trainers.runs.run_dir import read_predictions
 from common import make_image_folder
 from processes import forked
 
-SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 4))
+SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 3))
 TUNED = ("TPT", "CTPT", "OTPT", "SoC")
-# They need no gradients, which torch does not compute in a fork of a process that has computed some.
+# They need no gradients, which torch does not compute in a fork of a process that has computed
+# some.
 PLAIN = ("ZeroShot", "TDA")
 FAULTS = ("interrupted", "disk full", "cache removed")
 LEFT = {"config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
@@ -42,7 +44,8 @@ def resident() -> int:
 
 def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch) -> None:
     """Brings the fault about when the run writes the `count`-th file of its folder."""
-    written, replace = 0, os.replace
+    written = 0
+    replace = os.replace
 
     def failing_replace(source: Path, target: Path) -> None:
         nonlocal written
@@ -63,13 +66,23 @@ def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_soak(clip_file, tmp_path, monkeypatch):
-    images, cache, folder = make_image_folder(tmp_path / "many", images=40), tmp_path / "cache", tmp_path / "run"
+    images = make_image_folder(tmp_path / "many", images=40)
+    cache = tmp_path / "cache"
+    folder = tmp_path / "run"
     draw = random.Random(SECONDS)
 
     def run(method: str, folder: Path) -> dict[str, np.ndarray]:
-        build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
-            "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder, "TTA.VIEWS", 4,
-            "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20, "CACHE.DIR", cache])).run()
+        build_trainer(
+            build_cfg(
+                method,
+                "configs/datasets/image_folder.yaml",
+                flags=[
+                    "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file,
+                    "OUTPUT_DIR", folder, "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 40,
+                    "TTA.EPISODES", 20, "CACHE.DIR", cache,
+                ],
+            )
+        ).run()
         return read_predictions(folder)
 
     def round(method: str, fault: str) -> None:
@@ -80,17 +93,20 @@ def test_soak(clip_file, tmp_path, monkeypatch):
             else:
                 with suppress(KeyboardInterrupt, UserError):
                     run(method, folder)
-        found = run(method, folder)
+        predictions = run(method, folder)
         for name, column in expected[method].items():
-            assert np.array_equal(found[name], column), (name, method, fault)
+            assert np.array_equal(predictions[name], column), (name, method, fault)
         assert (left := {path.name for path in folder.iterdir()}) == LEFT, (method, fault, left)
         assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("lock"))
         shutil.rmtree(folder)
 
     expected = {method: run(method, tmp_path / "expected" / method) for method in (*TUNED, *PLAIN)}
-    sizes, started = [], time.monotonic()
+    sizes = []
+    started = time.monotonic()
     while len(sizes) < 2 or time.monotonic() - started < SECONDS:
-        for method, fault in zip(TUNED, draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED)), strict=True):
+        for method, fault in zip(
+            TUNED, draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED)), strict=True
+        ):
             round(method, fault)
         for method in PLAIN:
             round(method, "killed")

@@ -34,7 +34,9 @@ HELPERS = "import deeper\n\ndef scaled(x):\n    return 2 * x\n"
 DEEPER = "CONSTANT = 5\n"
 
 
-def source_of(folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper: str = DEEPER) -> dict[str, str]:
+def source_of(
+    folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper: str = DEEPER
+) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     files = {"my_method": plugin, "helpers": helpers, "deeper": deeper, "unrelated": "X = 1\n"}
     for name, text in files.items():
@@ -175,6 +177,9 @@ def test_built_in_methods_have_their_own_files_and_formulas(monkeypatch):
     """The life cycle of runs is not among them."""
     soc = method_source([SoC])
     assert soc["plugin"] == "" and soc["hash"] != method_source([TPT])["hash"]
-    monkeypatch.setattr(make_record, "hash_files", lambda files, texts=(): f"{sorted(file.name for file in files)}")
-    assert "objectives.py" in method_source([SoC])["hash"] and "soc.py" in method_source([SoC])["hash"]
+    monkeypatch.setattr(
+        make_record, "hash_files", lambda files, texts=(): f"{sorted(file.name for file in files)}"
+    )
+    assert "objectives.py" in method_source([SoC])["hash"]
+    assert "soc.py" in method_source([SoC])["hash"]
     assert "base.py" not in method_source([SoC])["hash"]

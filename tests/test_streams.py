@@ -49,7 +49,9 @@ def test_correlated_is_rottas_and_always_ends(name):
         assert order == rotta(labels, gamma, np.random.default_rng([3, len(labels)]))
         mixed.append(classes_in_window([labels[at] for at in order]))
     assert mixed[0] < mixed[1] < mixed[2]
-    assert image_order(indices, labels, "correlated", 0.1, seed=4) != image_order(indices, labels, "correlated", 0.1, 3)
+    assert image_order(indices, labels, "correlated", 0.1, seed=4) != image_order(
+        indices, labels, "correlated", 0.1, 3
+    )
 
 
 def test_sorted_and_random():
@@ -58,7 +60,8 @@ def test_sorted_and_random():
     # As it was before there were orders.
     assert image_order(indices, labels, "random", 0.1, 1) == shuffled(indices, 1)
     order = image_order(indices, labels, "sorted", 0.1, 1)
-    assert [labels[indices.index(at)] for at in order] == [0, 0, 1, 1, 1, 2] and sorted(order) == sorted(indices)
+    assert [labels[indices.index(at)] for at in order] == [0, 0, 1, 1, 1, 2]
+    assert sorted(order) == sorted(indices)
     assert len({tuple(image_order(indices, labels, "sorted", 0.1, seed)) for seed in range(9)}) > 1
 
 
@@ -72,11 +75,13 @@ def test_unequal_classes():
     for exponent, most in ((0.5, 36), (2, 36)):
         positions = long_tailed(labels, exponent)
         counts = [count for _, count in Counter(labels[at] for at in positions).most_common()]
-        assert positions == sorted(set(positions)) and len(counts) == 47  # no image twice, no class lost
+        # no image twice, no class lost
+        assert positions == sorted(set(positions)) and len(counts) == 47
         assert counts == [max(1, round(most * rank ** -exponent)) for rank in range(1, 48)]
     assert long_tailed(labels, 0) == list(range(len(labels)))
     uneven = Counter(np.take(labels_of("uneven"), long_tailed(labels_of("uneven"), 1)).tolist())
-    assert all(1 <= uneven[k] <= 1 + k % 7 for k in range(30))
+    for k in range(30):
+        assert 1 <= uneven[k] <= 1 + k % 7
 
 
 def test_what_cannot_be_drawn_gets_one_line():
@@ -97,8 +102,13 @@ def test_what_cannot_be_drawn_gets_one_line():
 def test_an_order_enters_only_where_it_has_an_effect():
     orders = [[], ["TEST.ORDER", "sorted"], ["TEST.ORDER", "correlated"], ["TEST.CORRELATION", 1],
               ["TEST.ORDER", "correlated", "TEST.CORRELATION", 1]]
-    for trainer, reset, different in (("TPT", "image", 1), ("ZeroShot", "image", 1), ("TDA", "image", 4),
-                                      ("TPT", "1", 1), ("TPT", "never", 4)):
+    for trainer, reset, different in (
+        ("TPT", "image", 1),
+        ("ZeroShot", "image", 1),
+        ("TDA", "image", 4),
+        ("TPT", "1", 1),
+        ("TPT", "never", 4),
+    ):
         configs = [build_cfg(trainer, "dtd", opts=[*opts, "TTA.RESET", reset]) for opts in orders]
         assert len({cfg.TAG for cfg in configs}) == different
         if different > 1:
@@ -109,7 +119,10 @@ def test_an_order_enters_only_where_it_has_an_effect():
 def test_episodic_methods_are_unaffected_by_the_order(train, tmp_path):
     predictions = []
     for order in ("random", "sorted", "correlated"):
-        assert train("TPT", "TEST.ORDER", order, "--output-dir", tmp_path / order, *FEW).returncode == 0
+        assert (
+            train("TPT", "TEST.ORDER", order, "--output-dir", tmp_path / order, *FEW).returncode
+            == 0
+        )
         predictions.append(read_predictions(tmp_path / order))
         assert "classes_in_64" not in read_results(tmp_path / order)
     for columns in predictions[1:]:
@@ -123,7 +136,12 @@ def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_pat
     results = {}
     for order in ("random", "sorted", "correlated"):
         folder = tmp_path / "runs" / order
-        assert train("TDA", "TEST.ORDER", order, "TEST.CORRELATION", 0.01, "--output-dir", folder).returncode == 0
+        assert (
+            train(
+                "TDA", "TEST.ORDER", order, "TEST.CORRELATION", 0.01, "--output-dir", folder
+            ).returncode
+            == 0
+        )
         results[order] = read_results(folder)["classes_in_64"]
         assert read_predictions(folder)["index"].tolist() == list(range(12))
     assert results == dict.fromkeys(results, 4)  # 12 images are one window
@@ -133,7 +151,9 @@ def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_pat
     assert done.returncode == 0, done.stderr
     tables = (tmp_path / "report" / "tables.md").read_text()
     assert "Classes among 64 successive images, on average: TDA: " in tables
-    assert "order of the images" in tables and "TDA, sorted" in tables and "TDA, correlated" in tables
+    assert "order of the images" in tables
+    assert "TDA, sorted" in tables
+    assert "TDA, correlated" in tables
 
 
 def test_unequal_classes_in_a_run(train, tmp_path):
@@ -142,7 +162,9 @@ def test_unequal_classes_in_a_run(train, tmp_path):
     results = read_results(tmp_path / "run")
     columns = read_predictions(tmp_path / "run")
     assert results["n"] == 7 and sorted(Counter(columns["label"].tolist()).values()) == [1, 1, 2, 3]
-    done = train("TPT", "TEST.LIMIT", 6, "TEST.IMBALANCE", 1, "--output-dir", tmp_path / "tpt", *FEW)
+    done = train(
+        "TPT", "TEST.LIMIT", 6, "TEST.IMBALANCE", 1, "--output-dir", tmp_path / "tpt", *FEW
+    )
     assert done.returncode == 0, done.stderr
     # A part of the same images.
     assert set(read_predictions(tmp_path / "tpt")["index"]) < set(columns["index"])

@@ -1,4 +1,5 @@
-"""Unusual environments: streams that are closed, full or cut off, locales, names, and odd files in a run folder."""
+"""Unusual environments: streams that are closed, full or cut off, locales, names, and odd files in
+a run folder."""
 import json
 import os
 import shutil
@@ -34,12 +35,16 @@ run_tool(main)
 
 
 @pytest.mark.parametrize(("line", "status", "said"), [
-    ("$COMMAND >/dev/full", 2, "cannot write the output: No space left on device"), ("$COMMAND 2>/dev/full", 0, ""),
-    ("$COMMAND >&-", 0, ""), ("$COMMAND 2>&-", 0, ""), ("set -o pipefail; $COMMAND | head -1", 0, ""),
+    ("$COMMAND >/dev/full", 2, "cannot write the output: No space left on device"),
+    ("$COMMAND 2>/dev/full", 0, ""),
+    ("$COMMAND >&-", 0, ""),
+    ("$COMMAND 2>&-", 0, ""),
+    ("set -o pipefail; $COMMAND | head -1", 0, ""),
     ("LC_ALL=POSIX $COMMAND", 0, ""),
 ])
 def test_a_command_finishes_its_work_without_a_stream(line, status, said, tmp_path):
-    """It is closed, full, a pipe that ends, or in an ASCII locale; the folder's name is in UTF-8."""
+    """It is closed, full, a pipe that ends, or in an ASCII locale; the folder's name is in
+    UTF-8."""
     (tmp_path / "tool.py").write_text(TOOL, encoding="utf-8")
     command = f"{sys.executable} {tmp_path / 'tool.py'} {tmp_path / 'ordner-für-é'}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60,
@@ -51,23 +56,45 @@ def test_a_command_finishes_its_work_without_a_stream(line, status, said, tmp_pa
 
 def test_log_lines_appear_once_beside_libraries_that_log_to_the_root():
     """As open_clip does. Their warnings are shown."""
-    code = ("import logging\nfrom promptcal.datasets.utils.cli import log_to_terminal\nlog_to_terminal()\n"
-            "logging.info('their line')\nlogging.getLogger('promptcal.x').warning('our line')\n"
-            "logging.getLogger('open_clip').warning('their warning')")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert sorted(f"{done.stdout}\n{done.stderr}".split("\n")) == ["", "", "our line", "their warning"]
+    code = (
+        "import logging\nfrom promptcal.datasets.utils.cli import log_to_terminal\nlog_to_terminal()\n"
+        "logging.info('their line')\nlogging.getLogger('promptcal.x').warning('our line')\n"
+        "logging.getLogger('open_clip').warning('their warning')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert sorted(f"{done.stdout}\n{done.stderr}".split("\n")) == [
+        "", "", "our line", "their warning",
+    ]
 
 
-STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[03-04,09],cpu1",
-        "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "100", "SLURM_STEP_ID": "1"}
+STEP = {
+    "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "gpu[03-04,09],cpu1", "SLURM_PROCID": "2", "SLURM_LOCALID": "0",
+    "SLURM_JOB_ID": "100", "SLURM_STEP_ID": "1",
+}
 
 
 @pytest.mark.parametrize(("env", "expected"), [
-    ({}, {}), ({"RANK": "3", **STEP}, {}), ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, {}),
+    ({}, {}),
+    ({"RANK": "3", **STEP}, {}),
+    ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, {}),
     ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, {}),  # sbatch without srun
-    (STEP, {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu03", "MASTER_PORT": "20701"}),
-    ({**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_PORT": "5"},
-     {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "5"}),
+    (
+        STEP,
+        {
+            "RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu03",
+            "MASTER_PORT": "20701",
+        },
+    ),
+    (
+        {**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_PORT": "5"},
+        {
+            "RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "5",
+        },
+    ),
 ])
 def test_sruns_variables_under_torchruns_names(env, expected):
     assert torchrun_variables(env) == expected
@@ -91,29 +118,40 @@ def test_a_tag_stays_in_its_folder(tag):
     cfg = build_cfg("ZeroShot", "configs/datasets/landcover.yaml", opts=["TAG", tag])
     with pytest.raises(ConfigError, match="it must be a name below output"):
         run_path(cfg)
-    assert run_path(build_cfg("ZeroShot", "configs/datasets/landcover.yaml", opts=["TAG", "a b"])).parts[-2] == "a b"
+    assert (
+        run_path(
+            build_cfg("ZeroShot", "configs/datasets/landcover.yaml", opts=["TAG", "a b"])
+        ).parts[-2]
+        == "a b"
+    )
 
 
 def test_a_log_that_is_a_folder(train, tmp_path):
     (tmp_path / "run" / "log.txt").mkdir(parents=True)
     done = train("ZeroShot")
-    assert done.returncode == 2 and "it holds log.txt" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2
+    assert "it holds log.txt" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
 def finished(clip_file, tmp_path_factory) -> list[object]:
     """The arguments of a run that is done."""
     root = tmp_path_factory.mktemp("finished")
-    words = ["train.py", "--trainer", "ZeroShot", "--dataset-config-file", "image_folder", "--root",
-             make_image_folder(root / "images"), "--backbone", clip_file, "--output-dir", root / "run"]
+    words = [
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file", "image_folder",
+        "--root", make_image_folder(root / "images"), "--backbone", clip_file,
+        "--output-dir", root / "run",
+    ]
     assert run_tool(*words).returncode == 0
     return words
 
 
 @pytest.mark.posix
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
-@pytest.mark.parametrize("name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt",
-                                  "record.json"])
+@pytest.mark.parametrize(
+    "name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt", "record.json"]
+)
 def test_pipes_and_devices_under_a_runs_names(finished, tmp_path, name, kind):
     """They would be waited for, or fill the memory."""
     run = tmp_path / "run"
@@ -126,13 +164,16 @@ def test_pipes_and_devices_under_a_runs_names(finished, tmp_path, name, kind):
         (run / name).symlink_to("/dev/zero")
     for done in (run_tool("report.py", run, "--out", tmp_path / "report", "--no-figures"),
                  run_tool(*finished[:-1], run)):
-        assert "Traceback" not in done.stderr and (done.returncode == 0 or done.stderr.startswith("error: ")), done
+        assert "Traceback" not in done.stderr, done
+        assert (done.returncode == 0 or done.stderr.startswith("error: ")), done
 
 
 @pytest.mark.posix
 def test_a_list_of_names_that_is_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "names.txt")
-    done = run_tool("predict.py", "a.png", "--classes", tmp_path / "names.txt", "--backbone", "small")
+    done = run_tool(
+        "predict.py", "a.png", "--classes", tmp_path / "names.txt", "--backbone", "small"
+    )
     assert done.returncode == 2 and "names.txt: Not a regular file" in done.stderr
 
 
@@ -156,11 +197,15 @@ def test_a_run_gives_torchs_threads_back(train, tmp_path):
     assert json.loads((tmp_path / "run" / "results.json").read_text())["threads"] == 1
 
 
-@pytest.mark.parametrize("flag", ["--output-dir", "--backbone", "--config-file", "--dataset-config-file", "--model-dir",
-                                  "--resume", "MODEL.INIT_WEIGHTS", "PROMPT.DESCRIPTIONS", "DATASET.IMAGE_LIST"])
+@pytest.mark.parametrize("flag", [
+    "--output-dir", "--backbone", "--config-file", "--dataset-config-file", "--model-dir",
+    "--resume", "MODEL.INIT_WEIGHTS", "PROMPT.DESCRIPTIONS", "DATASET.IMAGE_LIST",
+])
 @pytest.mark.parametrize("path", ["x" * 300, "folder/" * 700], ids=["name", "path"])
 def test_a_path_that_is_too_long_gets_one_line(flag, path):
-    done = run_tool("train.py", "--trainer", "TDA", "--dataset-config-file", "landcover", "--backbone", "small",
-                    "TEST.LIMIT", 2, flag, path)
+    done = run_tool(
+        "train.py", "--trainer", "TDA", "--dataset-config-file", "landcover",
+        "--backbone", "small", "TEST.LIMIT", 2, flag, path,
+    )
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "error: " in done.stderr

@@ -1,4 +1,5 @@
-"""Zero-shot with CoOp's templates, written-out ones and ensembles, against OpenAI's own text encoder."""
+"""Zero-shot with CoOp's templates, written-out ones and ensembles, against OpenAI's own text
+encoder."""
 import json
 
 import pytest
@@ -24,11 +25,16 @@ def openai_features(model: CLIP, templates: list[str], names: list[str]) -> torc
     return F.normalize(torch.stack(features).mean(0), dim=-1)
 
 
-@pytest.mark.parametrize("templates", [["{} texture."], ["a photo of a {}, a type of pet."], ["{}"], list(CLIP_BEST)],
-                         ids=["name first", "words on both sides", "name alone", "ensemble"])
+@pytest.mark.parametrize(
+    "templates",
+    [["{} texture."], ["a photo of a {}, a type of pet."], ["{}"], list(CLIP_BEST)],
+    ids=["name first", "words on both sides", "name alone", "ensemble"],
+)
 def test_features_equal_openais(clip_model, templates):
     ours = ClassTexts(templates, None, NAMES).features(OpenAIBackbone(clip_model), "fp32").unit
-    torch.testing.assert_close(ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5
+    )
 
 
 def test_what_the_setting_stands_for():
@@ -43,11 +49,13 @@ def test_what_the_setting_stands_for():
 def test_data_sets_have_coops_templates():
     plain = "a photo of a {}."
     expected = {
-        "OxfordPets": "a photo of a {}, a type of pet.", "OxfordFlowers": "a photo of a {}, a type of flower.",
-        "FGVCAircraft": "a photo of a {}, a type of aircraft.", "DescribableTextures": "{} texture.",
-        "EuroSAT": "a centered satellite photo of {}.", "Food101": "a photo of {}, a type of food.",
-        "UCF101": "a photo of a person doing {}.", "StanfordCars": plain, "SUN397": plain, "Caltech101": plain,
-        "ImageNet": plain, "ImageNetV2": plain, "ImageNetSketch": plain, "ImageNetA": plain, "ImageNetR": plain,
+        "OxfordPets": "a photo of a {}, a type of pet.",
+        "OxfordFlowers": "a photo of a {}, a type of flower.",
+        "FGVCAircraft": "a photo of a {}, a type of aircraft.",
+        "DescribableTextures": "{} texture.", "EuroSAT": "a centered satellite photo of {}.",
+        "Food101": "a photo of {}, a type of food.", "UCF101": "a photo of a person doing {}.",
+        "StanfordCars": plain, "SUN397": plain, "Caltech101": plain, "ImageNet": plain,
+        "ImageNetV2": plain, "ImageNetSketch": plain, "ImageNetA": plain, "ImageNetR": plain,
     }
     assert {dataset: DATASET_REGISTRY.get(dataset).template for dataset in expected} == expected
 
@@ -55,7 +63,9 @@ def test_data_sets_have_coops_templates():
 def test_the_command_takes_templates_and_records_them(train, tmp_path):
     done = train("ZeroShot", "PROMPT.TEMPLATE", "one {}!|many {}s.")
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["templates"] == ["one {}!", "many {}s."]
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["templates"] == [
+        "one {}!", "many {}s.",
+    ]
     done = train("ZeroShot", "PROMPT.TEMPLATE", "ensemble")
     assert done.returncode == 2 and "PROMPT.TEMPLATE was ['one {}!', 'many {}s.']" in done.stderr
 
@@ -64,7 +74,11 @@ def test_templates_work_on_tensors(clip_model):
     views = torch.randn(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     adapted = adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "{} texture."])
     images = F.normalize(clip_model.encode_image(views[:, 0]), dim=-1)
-    expected = clip_model.logit_scale.exp() * images @ openai_features(clip_model, ["{} texture."], NAMES).T
+    expected = (
+        clip_model.logit_scale.exp()
+        * images
+        @ openai_features(clip_model, ["{} texture."], NAMES).T
+    )
     torch.testing.assert_close(adapted.logits, expected, atol=1e-4, rtol=1e-5)
     with pytest.raises(ConfigError, match="PROMPT.TEMPLATE coop needs a data set"):
         adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "coop"])
@@ -73,10 +87,12 @@ def test_templates_work_on_tensors(clip_model):
 
 
 @pytest.mark.parametrize(("trainer", "opts", "message"), [
-    ("ZeroShot", ["PROMPT.TEMPLATE", "a photo"], "has the template 'a photo'; it must be coop, ensemble, or templates"),
+    ("ZeroShot", ["PROMPT.TEMPLATE", "a photo"],
+     "has the template 'a photo'; it must be coop, ensemble, or templates"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "{} {0}"], "hold {} once each"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "a {}.|"], "has the template ''"),
-    ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"], "empty where MODEL.INIT_WEIGHTS"),
+    ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"],
+     "empty where MODEL.INIT_WEIGHTS"),
     ("SoC", ["PROMPT.TEMPLATE", "coop"], "empty with SoC, which changes the words"),
 ])
 def test_settings_that_cannot_work(trainer, opts, message):

@@ -132,7 +132,8 @@ def test_a_small_set_has_a_curve(tmp_path):
 
 
 def test_names_begin_with_what_differs(train, tmp_path):
-    """Zero-shot curves that are the same are shown once: those of ZeroShot's run if there is one."""
+    """Zero-shot curves that are the same are shown once: those of ZeroShot's run if there is
+    one."""
     runs = tmp_path / "runs"
 
     def run(trainer: str, folder: Path, *options: object) -> None:

@@ -1,4 +1,5 @@
-"""The packed text tower against OpenAI's own text encoder, in value and gradient; words, tokens and their order."""
+"""The packed text tower against OpenAI's own text encoder, in value and gradient; words, tokens and
+their order."""
 from itertools import combinations
 
 import pytest
@@ -15,8 +16,11 @@ from promptcal.trainers.vlm.text_tower import TextTower, pad_lengths
 
 from common import classes_at_once, random_clip
 
-NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for one single class of things", "dog",
-         "naïve façade", "2012 Tesla Model S", "x"]
+NAMES = [
+    "cat", "annual crop land", "Yorkshire_Terrier",
+    "a very long name for one single class of things", "dog", "naïve façade",
+    "2012 Tesla Model S", "x",
+]
 
 
 def tower_of(model: CLIP, names: list[str], precision: str = "fp32") -> TextTower:
@@ -28,13 +32,20 @@ def openai_features(model: CLIP, ctx_init: str, names: list[str]) -> torch.Tenso
     return torch.nn.functional.normalize(model.encode_text(clip.tokenize(prompts)), dim=-1)
 
 
-@pytest.mark.parametrize("ctx_init", ["a photo of a", "a", "one two three four five six seven eight"])
-@pytest.mark.parametrize("names", [NAMES, NAMES[:1], [f"thing {k} of {'many ' * (k % 7)}end" for k in range(300)]],
-                         ids=["lengths", "one", "many"])
+@pytest.mark.parametrize(
+    "ctx_init", ["a photo of a", "a", "one two three four five six seven eight"]
+)
+@pytest.mark.parametrize(
+    "names",
+    [NAMES, NAMES[:1], [f"thing {k} of {'many ' * (k % 7)}end" for k in range(300)]],
+    ids=["lengths", "one", "many"],
+)
 def test_features_equal_openais(clip_model, ctx_init, names):
     context = initial_context(OpenAIBackbone(clip_model), ctx_init)[None]
     ours = tower_of(clip_model, names)(context)[0]
-    torch.testing.assert_close(ours, openai_features(clip_model, ctx_init, names), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        ours, openai_features(clip_model, ctx_init, names), atol=2e-6, rtol=1e-5
+    )
     rounded = tower_of(clip_model, names, "bf16")(context)[0]
     assert rounded.dtype == torch.float32 and (ours * rounded).sum(-1).min() > 0.999
 
@@ -43,37 +54,45 @@ def test_gradient_equals_the_plain_path(clip_model):
     tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in NAMES])
     context = initial_context(OpenAIBackbone(clip_model), "a photo of a").requires_grad_()
     grad_text = torch.randn(len(NAMES), 48, generator=torch.Generator().manual_seed(1))
-    plain = torch.autograd.grad(reference.encode_prompts(clip_model, tokens, context), context, grad_text)[0]
+    plain = torch.autograd.grad(
+        reference.encode_prompts(clip_model, tokens, context), context, grad_text
+    )[0]
     ours = torch.autograd.grad(tower_of(clip_model, NAMES)(context[None])[0], context, grad_text)[0]
     assert ((ours - plain).norm() / plain.norm()).item() < 1e-5
 
 
 def test_episodes_and_class_specific_contexts_do_not_mix(clip_model):
-    tower, shared = tower_of(clip_model, NAMES), initial_context(OpenAIBackbone(clip_model), "a photo of a")
+    tower = tower_of(clip_model, NAMES)
+    shared = initial_context(OpenAIBackbone(clip_model), "a photo of a")
     contexts = shared + torch.randn(3, 4, 64)
     for context, features in zip(contexts, tower(contexts), strict=True):
         torch.testing.assert_close(tower(context[None])[0], features)
     equal = shared.expand(1, len(NAMES), -1, -1)
     torch.testing.assert_close(tower(equal), tower(shared[None]), atol=2e-6, rtol=1e-5)
-    own = equal + torch.randn(2, len(NAMES), 4, 64)
-    features = tower(own)
+    contexts = equal + torch.randn(2, len(NAMES), 4, 64)
+    features = tower(contexts)
     for k, name in enumerate(NAMES):
-        alone = tower_of(clip_model, [name])(own[:, k])
+        alone = tower_of(clip_model, [name])(contexts[:, k])
         torch.testing.assert_close(features[:, k], alone[:, 0], atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("position", ["end", "middle", "front"])
 @pytest.mark.parametrize("class_specific", [False, True])
 def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_specific):
-    """Against the prompts laid out one by one, as CoOp does it, through the model's own transformer."""
+    """Against the prompts laid out one by one, as CoOp does it, through the model's own
+    transformer."""
     context = torch.randn(len(NAMES), 5, 64) if class_specific else torch.randn(5, 64)
-    tokens, features = class_tokens(NAMES, TOKENIZER), []
+    tokens = class_tokens(NAMES, TOKENIZER)
+    features = []
     for k, name in enumerate(NAMES):
-        own = clip_model.token_embedding(torch.tensor(tokens[k]))
+        name_embeddings = clip_model.token_embedding(torch.tensor(tokens[k]))
         count = len(TOKENIZER.encode(name.replace("_", " ")))
         start = clip_model.token_embedding(torch.tensor(TOKENIZER.start))
-        words, half = context[k] if class_specific else context, {"end": 5, "middle": 2, "front": 0}[position]
-        row = torch.cat([start, words[:half], own[:count], words[half:], own[count:]])
+        words = context[k] if class_specific else context
+        half = {"end": 5, "middle": 2, "front": 0}[position]
+        row = torch.cat([
+            start, words[:half], name_embeddings[:count], words[half:], name_embeddings[count:],
+        ])
         x = row + clip_model.positional_embedding[: len(row)]
         mask = torch.full((len(row), len(row)), -torch.inf).triu(1)
         for layer in clip_model.transformer.resblocks:
@@ -83,10 +102,12 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
         features.append(clip_model.ln_final(x[-1]) @ clip_model.text_projection)
     expected = torch.nn.functional.normalize(torch.stack(features), dim=-1)
     find = ClassTokenPosition.find(position, NAMES, TOKENIZER)
-    grad_text, gradients = torch.randn(1, len(NAMES), 48), []
+    grad_text = torch.randn(1, len(NAMES), 48)
+    gradients = []
     for group in (0, 2):
         text, vjp = TextEncoder(
-            OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group)).with_vjp(context[None])
+            OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group)
+        ).with_vjp(context[None])
         assert torch.allclose(text[0], expected, atol=1e-5)
         gradients.append(vjp(grad_text))
     assert gradients[0].shape == context[None].shape and torch.allclose(*gradients, atol=1e-4)
@@ -104,7 +125,8 @@ def test_few_blocks_have_the_least_padding():
             tokens.append(sum(min(end for end in blocks if end >= length) for length in lengths))
         padded = pad_lengths(lengths, most)
         assert sum(padded) == min(tokens) and len({*padded}) == most
-        assert all(length <= new for length, new in zip(lengths, padded, strict=True))
+        for length, new in zip(lengths, padded, strict=True):
+            assert length <= new
 
 
 @pytest.mark.parametrize("position", ["end", "middle"])
@@ -116,7 +138,9 @@ def test_padding_changes_nothing(clip_model, monkeypatch, position):
     grad_text = torch.randn(2, len(NAMES), 48)
     results = []
     for is_gpu in (False, True):
-        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.is_gpu", lambda _, is_gpu=is_gpu: is_gpu)
+        monkeypatch.setattr(
+            "promptcal.trainers.vlm.text_tower.is_gpu", lambda _, is_gpu=is_gpu: is_gpu
+        )
         monkeypatch.setattr("promptcal.trainers.vlm.text_tower.BLOCKS_ON_GPU", 1)
         tower = TextTower(OpenAIBackbone(clip_model).text, tokens, position=find)
         assert (tower.tokens > sum(map(len, tokens))) == is_gpu
@@ -130,17 +154,22 @@ def test_padding_changes_nothing(clip_model, monkeypatch, position):
 
 
 def test_tokens_of_name_and_context_join_as_in_the_whole_prompt():
-    assert class_tokens(["annual_crop_land"], TOKENIZER) == class_tokens(["annual crop land"], TOKENIZER)
+    assert class_tokens(["annual_crop_land"], TOKENIZER) == class_tokens(
+        ["annual crop land"], TOKENIZER
+    )
     assert clip.clip._tokenizer.decode(class_tokens(["dog"], TOKENIZER)[0]) == "dog . <|endoftext|>"
-    for name, own in zip(NAMES, class_tokens(NAMES, TOKENIZER), strict=True):
-        whole = clip.tokenize(f"a photo of a {name.replace('_', ' ')}.")[0]
-        ours = [whole[0].item(), *TOKENIZER.encode("a photo of a"), *own]
-        assert whole[: len(ours)].tolist() == ours and not whole[len(ours) :].any()
+    for name, name_tokens in zip(NAMES, class_tokens(NAMES, TOKENIZER), strict=True):
+        expected = clip.tokenize(f"a photo of a {name.replace('_', ' ')}.")[0]
+        ours = [expected[0].item(), *TOKENIZER.encode("a photo of a"), *name_tokens]
+        assert expected[: len(ours)].tolist() == ours and not expected[len(ours) :].any()
 
 
 def test_prompts_that_cannot_work():
-    for names, message in ((["cat", " _ "], "class 1 has an empty name"), ([], "at least one class"),
-                           (["cat", "dog <|endoftext|> cow"], "holds a control token of the tokenizer")):
+    for names, message in (
+        (["cat", " _ "], "class 1 has an empty name"),
+        ([], "at least one class"),
+        (["cat", "dog <|endoftext|> cow"], "holds a control token of the tokenizer"),
+    ):
         with pytest.raises(DataError, match=message):
             class_tokens(names, TOKENIZER)
     backbone = OpenAIBackbone(random_clip(layers=1))
@@ -152,7 +181,8 @@ def test_prompts_that_cannot_work():
 
 
 def test_distinct_names_with_equal_features_are_refused(clip_model):
-    """A text tower that does not read the names; names that are the same to the tokenizer are allowed."""
+    """A text tower that does not read the names; names that are the same to the tokenizer are
+    allowed."""
     backbone = OpenAIBackbone(clip_model)
     context = initial_context(backbone, "a photo of a")
     names = ["cat", "dog", "Cat"]
@@ -163,5 +193,8 @@ def test_distinct_names_with_equal_features_are_refused(clip_model):
     blind.positional_embedding.data.zero_()
     blind.token_embedding.weight[:] = blind.token_embedding.weight[0]
     backbone = OpenAIBackbone(blind)
-    with pytest.raises(WeightsError, match="classes 0 and 1 .* get the same text features, though their names differ"):
+    with pytest.raises(
+        WeightsError,
+        match="classes 0 and 1 .* get the same text features, though their names differ",
+    ):
         PromptedCLIP(names[:2], TextEncoder(backbone, class_tokens(names[:2], TOKENIZER)), context)

@@ -15,10 +15,11 @@ from data_roots import IMAGE_DIRS, build
 # CoOp's folder of the images -> TPT's.
 TPT = {
     "UCF101": "UCF101", "DescribableTextures": "DTD/images", "OxfordFlowers": "Flower102/jpg",
-    "Caltech101": "Caltech101", "StanfordCars": "StanfordCars", "SUN397": "SUN397", "OxfordPets": "OxfordPets",
-    "FGVCAircraft": "fgvc_aircraft/images", "Food101": "Food101/images", "EuroSAT": "eurosat",
-    "ImageNet": "ImageNet/val", "ImageNetA": "imagenet-a", "ImageNetR": "imagenet-r",
-    "ImageNetSketch": "ImageNet-Sketch", "ImageNetV2": "imagenetv2-matched-frequency-format-val",
+    "Caltech101": "Caltech101", "StanfordCars": "StanfordCars", "SUN397": "SUN397",
+    "OxfordPets": "OxfordPets", "FGVCAircraft": "fgvc_aircraft/images",
+    "Food101": "Food101/images", "EuroSAT": "eurosat", "ImageNet": "ImageNet/val",
+    "ImageNetA": "imagenet-a", "ImageNetR": "imagenet-r", "ImageNetSketch": "ImageNet-Sketch",
+    "ImageNetV2": "imagenetv2-matched-frequency-format-val",
 }
 
 
@@ -48,7 +49,10 @@ def test_images_are_found(name, tmp_path, caplog):
     dataset.check_files(dataset.test)
     assert dataset.test[0].impath.startswith(str(root / TPT[name]))
     if name != "FGVCAircraft":  # the same in both
-        assert f"lies in TPT's layout: images are read from {root / TPT[name].split('/')[0]}" in caplog.text
+        assert (
+            f"lies in TPT's layout: images are read from {root / TPT[name].split('/')[0]}"
+            in caplog.text
+        )
     cls = DATASET_REGISTRY.get(name)
     assert inspect(cls, root).state == "partial"
     assert name == "StanfordCars" or missing_archives(cls, root) == []
@@ -105,7 +109,9 @@ def test_what_is_there_instead_is_named(tmp_path, no_internet):
 
 def test_a_run(tmp_path):
     build_as_tpt("EuroSAT", tmp_path / "data")
-    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "eurosat", "--root",
-                    tmp_path / "data", "--backbone", "small", "--output-dir", tmp_path / "run")
+    done = run_tool(
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file", "eurosat",
+        "--root", tmp_path / "data", "--backbone", "small", "--output-dir", tmp_path / "run",
+    )
     assert done.returncode == 0, done.stderr
     assert "EuroSAT lies in TPT's layout" in done.stdout

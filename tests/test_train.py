@@ -1,4 +1,5 @@
-"""The real command as a user types it: the run folder of every trainer, and messages about what is wrong."""
+"""The real command as a user types it: the run folder of every trainer, and messages about what is
+wrong."""
 import json
 import re
 import shutil
@@ -29,18 +30,25 @@ def test_every_trainer_end_to_end(train, image_folder, tmp_path, trainer):
     with np.load(run / "predictions.npz") as file:
         predictions = dict(file)
     tuned = set() if trainer == "ZeroShot" else {"loss", "penalty", "cots_tau", "strong_log_p"}
-    assert set(predictions) == {"index", "filename", "label", "logits", "zero_shot_logits", "flagged", "text", "image",
-                                "cluster", "record", *tuned}
-    assert predictions["index"].tolist() == list(range(12)) and predictions["logits"].shape == (12, 4)
+    assert set(predictions) == {
+        "index", "filename", "label", "logits", "zero_shot_logits", "flagged", "text", "image",
+        "cluster", "record", *tuned,
+    }
+    assert predictions["index"].tolist() == list(range(12))
+    assert predictions["logits"].shape == (12, 4)
     assert predictions["label"].tolist() == [k for k in range(4) for _ in range(3)]
 
     confidence, correct = top_class(predictions["logits"], predictions["label"])
     assert results["accuracy"] == pytest.approx(100 * correct.mean())
     assert results["ece"] == pytest.approx(100 * ece(confidence, correct, 20))
     assert results["ace"] == pytest.approx(100 * ace(confidence, correct, 20))
-    assert (results["trainer"], results["dataset"], results["seed"], results["n"], results["classes"]) == (
-        trainer, run_name("ImageFolder", image_folder), 0, 12, 4)
-    assert np.array_equal(predictions["logits"], predictions["zero_shot_logits"]) == (trainer == "ZeroShot")
+    assert (
+        results["trainer"], results["dataset"], results["seed"], results["n"],
+        results["classes"],
+    ) == (trainer, run_name("ImageFolder", image_folder), 0, 12, 4)
+    assert np.array_equal(predictions["logits"], predictions["zero_shot_logits"]) == (
+        trainer == "ZeroShot"
+    )
     label = {"ZeroShot": "Zero-shot", "CTPT": "C-TPT", "OTPT": "O-TPT"}.get(trainer, trainer)
     row = next(line for line in done.stdout.splitlines() if line.startswith(label))
     assert f"{results['accuracy']:.2f}" in row and f"{results['ece']:.2f}" in row
@@ -53,7 +61,9 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path):
     time.sleep(0.01)
     again = train("SoC", *FEW_VIEWS, "TEST.PART", 5)  # however it would be cut into parts now
     assert again.returncode == 0 and "nothing to compute" in again.stdout
-    assert again.stdout[again.stdout.index("method") :] == first.stdout[first.stdout.index("method") :]
+    assert (
+        again.stdout[again.stdout.index("method") :] == first.stdout[first.stdout.index("method") :]
+    )
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")} == before
     rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5)
     assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout
@@ -68,7 +78,9 @@ def test_a_run_that_cannot_start_overwrites_nothing(train, tmp_path):
     (tmp_path / "damaged.pt").write_bytes(b"no weights")
     done = train("ZeroShot", "--overwrite", "--backbone", tmp_path / "damaged.pt")
     assert done.returncode == 2 and "damaged.pt" in done.stderr
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    } == before
 
 
 def test_other_bins_need_the_predictions(train, tmp_path):
@@ -77,7 +89,8 @@ def test_other_bins_need_the_predictions(train, tmp_path):
     predictions.write_bytes(predictions.read_bytes()[:500])
     for what in ("not the one", "missing"):
         done = train("ZeroShot", "TEST.BINS", 5)
-        assert done.returncode == 2 and f"do not belong together: predictions.npz is {what}" in done.stderr
+        assert done.returncode == 2
+        assert f"do not belong together: predictions.npz is {what}" in done.stderr
         assert "--overwrite" in done.stderr
         predictions.unlink(missing_ok=True)
     assert train("ZeroShot", "TEST.BINS", 5, "--overwrite").returncode == 0
@@ -91,14 +104,17 @@ def test_other_circumstances_are_refused_by_name(train, tmp_path, image_folder):
         (["TEST.LIMIT", 3], "was made with other data: 12 images then, now 3"),
         (["PROMPT.CTX_INIT", "a"], "PROMPT.CTX_INIT was 'a photo of a', is 'a'"),
         (["TRAINER.NAME", "TPT", *FEW_VIEWS], "TRAINER.NAME was 'ZeroShot', is 'TPT'"),
-        (["--backbone", tmp_path / "other.pt"], "weights was"), ([], "other data: 12 images then, now 13"),
+        (["--backbone", tmp_path / "other.pt"], "weights was"),
+        ([], "other data: 12 images then, now 13"),
     ):
         if not words:
             shutil.copy(image_folder / "kind_a" / "0.png", image_folder / "kind_b" / "9.png")
         done = train("ZeroShot", *words)
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert f"error: {tmp_path / 'run'} " in done.stderr
-        assert done.stderr.endswith("Use TAG (without --output-dir), --overwrite or another --output-dir.\n")
+        assert done.stderr.endswith(
+            "Use TAG (without --output-dir), --overwrite or another --output-dir.\n"
+        )
         assert "edited" not in done.stderr  # another method is not an edit of this one
     (image_folder / "kind_b" / "9.png").unlink()
     (image_folder / "kind_a").rename(image_folder / "kind_z")
@@ -108,11 +124,17 @@ def test_other_circumstances_are_refused_by_name(train, tmp_path, image_folder):
 def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path):
     done = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
     assert done.returncode == 0, done.stderr
-    runs = {lr: json.loads((tmp_path / "run" / f"LR-{lr}" / "results.json").read_text()) for lr in ("0.001", "0.02")}
+    runs = {
+        lr: json.loads((tmp_path / "run" / f"LR-{lr}" / "results.json").read_text())
+        for lr in ("0.001", "0.02")
+    }
     table = done.stdout.split("\n\n")[-1]
     for lr, results in runs.items():
         assert results["record"]["method"]["settings"]["OPTIM.LR"] == float(lr)
-        assert re.search(rf"^TPT, learning rate {lr} +{results['accuracy']:.2f} +{results['ece']:.2f}", table, re.M)
+        assert re.search(
+            rf"^TPT, learning rate {lr} +{results['accuracy']:.2f} +{results['ece']:.2f}",
+            table, re.M,
+        )
     assert table.count("Zero-shot") == 1
     again = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
     assert again.stdout.count("finished before; nothing to compute") == 2
@@ -136,7 +158,10 @@ def test_seeds(train, tmp_path):
     """0 is a seed, and another one makes other views."""
     logits = []
     for seed in (0, 1):
-        assert train("TPT", *FEW_VIEWS, "--seed", seed, "OUTPUT_DIR", tmp_path / f"{seed}").returncode == 0
+        assert (
+            train("TPT", *FEW_VIEWS, "--seed", seed, "OUTPUT_DIR", tmp_path / f"{seed}").returncode
+            == 0
+        )
         assert json.loads((tmp_path / f"{seed}" / "results.json").read_text())["seed"] == seed
         logits.append(np.load(tmp_path / f"{seed}" / "predictions.npz")["logits"])
     assert not np.array_equal(*logits)
@@ -146,7 +171,12 @@ def test_workers_do_not_change_a_bit(train, tmp_path):
     logits = []
     for workers in (0, 1, 3):
         run = tmp_path / f"workers{workers}"
-        assert train("SoC", *FEW_VIEWS, "OUTPUT_DIR", run, "DATALOADER.NUM_WORKERS", workers).returncode == 0
+        assert (
+            train(
+                "SoC", *FEW_VIEWS, "OUTPUT_DIR", run, "DATALOADER.NUM_WORKERS", workers
+            ).returncode
+            == 0
+        )
         logits.append(read_predictions(run)["logits"])
     assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
 
@@ -163,7 +193,9 @@ def test_limit_spreads_over_the_set_and_resume_takes_the_runs_settings(train, tm
 def test_bad_images_stop_the_run_or_are_listed(train, tmp_path, image_folder):
     (image_folder / "kind_b" / "1.png").write_bytes(b"no image")
     done = train("ZeroShot")
-    assert done.returncode == 2 and "kind_b/1.png" in done.stderr and "ON_BAD_IMAGE skip" in done.stderr
+    assert done.returncode == 2
+    assert "kind_b/1.png" in done.stderr
+    assert "ON_BAD_IMAGE skip" in done.stderr
     done = train("ZeroShot", "DATALOADER.ON_BAD_IMAGE", "skip", "OUTPUT_DIR", tmp_path / "skip")
     assert done.returncode == 0 and "1 unreadable image skipped" in done.stdout
     results = json.loads((tmp_path / "skip" / "results.json").read_text())
@@ -177,8 +209,10 @@ def test_no_train_checks_and_writes_nothing(train, tmp_path, image_folder, train
     shutil.copytree(image_folder, tmp_path / "both" / "train")
     image_folder.rename(tmp_path / "both" / "test")
     before = sorted(tmp_path.rglob("*"))
-    done = train(trainer, "--no-train", "--root", tmp_path / "both", "DATASET.NUM_SHOTS", 2, "TTA.JACOBIAN", "on",
-                 "CACHE.DIR", tmp_path / "cache")
+    done = train(
+        trainer, "--no-train", "--root", tmp_path / "both", "DATASET.NUM_SHOTS", 2,
+        "TTA.JACOBIAN", "on", "CACHE.DIR", tmp_path / "cache",
+    )
     assert done.returncode == 0, done.stderr
     assert "on cpu in fp32" in done.stdout and "; nothing was run. Without" in done.stdout
     assert sorted(tmp_path.rglob("*")) == before
@@ -187,11 +221,19 @@ def test_no_train_checks_and_writes_nothing(train, tmp_path, image_folder, train
 @pytest.mark.parametrize(("args", "message"), [
     (["--trainer", "Sock"], "unknown trainer 'Sock'. Did you mean 'SoC'?"),
     (["--trainer", "SoC"], "no data set given"),
-    (["--trainer", "SoC", "OPTIM.LR", "1e38"], "OPTIM.LR is 1e+38; it must be above 0 and at most 1e30"),
-    (["--trainer", "SoC", "--load-epoch", "50"], "--load-epoch names an epoch of the prompt in --model-dir DIR"),
-    (["--trainer", "SoC", "--dataset-config-file", "configs/datasets/ucf101.yaml", "--root", "/nowhere"],
-     "data root /nowhere is not a folder"),
-    (["--trainer", "SoC", "--dataset-config-file", "cub"], "no such file. Data sets: caltech101, cifar10, "),
+    (["--trainer", "SoC", "OPTIM.LR", "1e38"],
+     "OPTIM.LR is 1e+38; it must be above 0 and at most 1e30"),
+    (["--trainer", "SoC", "--load-epoch", "50"],
+     "--load-epoch names an epoch of the prompt in --model-dir DIR"),
+    (
+        [
+            "--trainer", "SoC", "--dataset-config-file", "configs/datasets/ucf101.yaml",
+            "--root", "/nowhere",
+        ],
+        "data root /nowhere is not a folder",
+    ),
+    (["--trainer", "SoC", "--dataset-config-file", "cub"],
+     "no such file. Data sets: caltech101, cifar10, "),
 ])
 def test_bad_input_gets_one_line_and_status_2(args, message):
     done = run_tool("train.py", *args)
@@ -200,7 +242,8 @@ def test_bad_input_gets_one_line_and_status_2(args, message):
 
 
 def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path, monkeypatch):
-    """An image whose numbers are lost keeps its zero-shot prediction; the others of its batch keep theirs."""
+    """An image whose numbers are lost keeps its zero-shot prediction; the others of its batch keep
+    theirs."""
     real = TPT.adapt
 
     def lose_the_second(self, views):
@@ -220,5 +263,6 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path, mo
 def test_a_learning_rate_that_loses_all_numbers(train, tmp_path):
     assert train("SoC", *FEW_VIEWS, "OPTIM.LR", 1e30).returncode == 0
     predictions = read_predictions(tmp_path / "run")
-    assert predictions["flagged"].all() and np.array_equal(predictions["logits"], predictions["zero_shot_logits"])
+    assert predictions["flagged"].all()
+    assert np.array_equal(predictions["logits"], predictions["zero_shot_logits"])
     assert np.isfinite(predictions["logits"]).all()

@@ -1,4 +1,5 @@
-"""The experiment that checks this toolbox against published figures: its rule, its reasons, its page and its file."""
+"""The experiment that checks this toolbox against published figures: its rule, its reasons, its
+page and its file."""
 import json
 import re
 from dataclasses import replace
@@ -31,7 +32,9 @@ from hosted_sets import hosted
 from made_runs import entry, make_run, measured_runs
 
 
-def check(ours: float, metric: str = "ece", method: str = "SoC", doubtful=(), **figures: float) -> Check:
+def check(
+    ours: float, metric: str = "ece", method: str = "SoC", doubtful=(), **figures: float
+) -> Check:
     return Check("EuroSAT", method, method, metric, {0: ours - 0.1, 1: ours + 0.1}, figures,
                  dict.fromkeys(doubtful, "a slip"), margin=0.5)
 
@@ -42,36 +45,45 @@ def test_a_cell_agrees_within_the_published_range_and_its_margin():
     assert check(8.6, cots=7.0, otpt=8.0).difference == pytest.approx(0.6)
     # A figure with a known slip neither widens the range nor counts as published.
     assert check(8.4, cots=7.0, otpt=8.0, doubtful=["otpt"]).verdict == DIFFERS
-    assert check(8.0, otpt=8.0, doubtful=["otpt"]).verdict == UNPUBLISHED and check(8.0).verdict == UNPUBLISHED
+    assert check(8.0, otpt=8.0, doubtful=["otpt"]).verdict == UNPUBLISHED
+    assert check(8.0).verdict == UNPUBLISHED
 
 
 def test_reasons_follow_from_what_agrees_and_what_differs():
     zero = check(7.0, method="ZeroShot", cots=7.1)
     assert explain(check(7.3, cots=7.1), zero) == []  # it agrees
-    assert explain(check(12.0, cots=7.1), zero) == ["loss scaler", "precision"]  # the source has not moved
+    # the source has not moved
+    assert explain(check(12.0, cots=7.1), zero) == ["loss scaler", "precision"]
     assert explain(check(12.0, cots=10.5), zero) == ["AugMix"]
-    assert explain(check(11.3, cots=10.5), zero) == ["AugMix", "precision"]  # within twice the margin
+    # within twice the margin
+    assert explain(check(11.3, cots=10.5), zero) == ["AugMix", "precision"]
     other = check(9.0, method="ZeroShot", cots=7.1)
     assert explain(other, other) == ["templates"]
     assert explain(check(12.0, cots=10.0), other) == ["templates"]  # off by as much as zero-shot
-    assert explain(check(8.0, cots=10.0), other) == ["AugMix"]  # off in the other direction: moved less
+    # off in the other direction: moved less
+    assert explain(check(8.0, cots=10.0), other) == ["AugMix"]
     assert explain(replace(check(12.0, cots=7.1), fewer_images=True), zero) == ["images"]
     assert set(REASONS) == {"images", "templates", "AugMix", "loss scaler", "precision"}
 
 
 def test_published_cells_of_every_source_and_the_margin(tmp_path):
-    verification = Verification(finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat")))
+    verification = Verification(
+        finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat"))
+    )
     checks = {(c.dataset, c.trainer, c.metric): c for c in verification.checks}
     assert len(checks) == 2 * 5 * 2
     cell = checks["DTD", "OTPT", "ece"]
     assert cell.published == {"cots": 7.66, "otpt_readme": 7.88} and len(cell.by_seed) == 3
-    assert cell.allowed == pytest.approx((7.66 - 0.84, 7.88 + 0.84))  # twice Table 6's largest deviation, 0.42
+    # twice Table 6's largest deviation, 0.42
+    assert cell.allowed == pytest.approx((7.66 - 0.84, 7.88 + 0.84))
     assert checks["EuroSAT", "SoC", "accuracy"].published == {"cots": 42.04}
     slip = checks["EuroSAT", "TPT", "ece"]
     assert slip.published["otpt_readme"] == 13.2 and slip.counted == {"cots": 20.15}
     (table,) = verification.tables()
     assert table.columns == [
-        "ours", "Liang et al. (2026)", "Sharifdeen et al. (2025)", "allowed", "verdict", "may explain it"]
+        "ours", "Liang et al. (2026)", "Sharifdeen et al. (2025)", "allowed", "verdict",
+        "may explain it",
+    ]
     assert entry(table, "EuroSAT: ECE", "TPT", "Sharifdeen et al. (2025)").text == "13.20†"
     assert entry(table, "EuroSAT: ECE", "TPT", "verdict").text.startswith("differs by ")
     assert entry(table, "EuroSAT: ECE", "TPT", "may explain it").text == "images"  # 120 of 8,100
@@ -79,7 +91,8 @@ def test_published_cells_of_every_source_and_the_margin(tmp_path):
 
 
 def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path):
-    """λ 1, λ 60 and fog of one method on one data set: four cells, and published figures beside the default alone."""
+    """λ 1, λ 60 and fog of one method on one data set: four cells, and published figures beside the
+    default alone."""
     sets = {"plain": {}, "low": {"settings": {"TRAINER.SOC.LAMBDA": 1.0}},
             "high": {"settings": {"TRAINER.SOC.LAMBDA": 60.0}},
             "fog": {"images": "fog", "changes": {"data.corruption": "fog", "data.severity": 5}}}
@@ -88,10 +101,17 @@ def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path)
     grid = grid_of_all(tmp_path)
     checks = make_checks(grid, ["ece"], is_demo=False)
     assert sorted((check.method, check.dataset) for check in checks) == [
-        ("SoC", "EuroSAT"), ("SoC", "EuroSAT fog 5"), ("SoC, λ 1", "EuroSAT"), ("SoC, λ 60", "EuroSAT")]
-    assert {check.method: bool(check.published) for check in checks if check.dataset == "EuroSAT"} == {
-        "SoC": True, "SoC, λ 1": False, "SoC, λ 60": False}
-    assert not any(check.published for check in checks if check.dataset != "EuroSAT")
+        ("SoC", "EuroSAT"),
+        ("SoC", "EuroSAT fog 5"),
+        ("SoC, λ 1", "EuroSAT"),
+        ("SoC, λ 60", "EuroSAT"),
+    ]
+    assert {
+        check.method: bool(check.published) for check in checks if check.dataset == "EuroSAT"
+    } == {"SoC": True, "SoC, λ 1": False, "SoC, λ 60": False}
+    for check in checks:
+        if check.dataset != "EuroSAT":
+            assert not check.published
 
 
 def grid_of_all(root):
@@ -130,17 +150,22 @@ def test_a_cell_whose_images_fell_back_to_zero_shot_is_not_judged(tmp_path):
 def test_doubtful_cells_are_printed_as_they_are_listed():
     for source, about in published.content()["sources"].items():
         for item in about.get("doubtful", ()):
-            found = published.find_for_run(item["metric"], item["method"], item["column"], "ViT-B/16", source=source)
-            assert found and item["why"]
+            cell = published.find_for_run(
+                item["metric"], item["method"], item["column"], "ViT-B/16", source=source
+            )
+            assert cell and item["why"]
 
 
 def test_the_file_has_versions_and_hardware_and_no_paths(tmp_path):
     finished = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset == "dtd")
-    outcome = write_outcome(finished.experiment, finished.workspace, list(finished.measured), {}, {})
+    outcome = write_outcome(
+        finished.experiment, finished.workspace, list(finished.measured), {}, {}
+    )
     text = (outcome.page.parent / "verify.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert str(tmp_path) not in text and record["backbone"] == ["ViT-B/16"] and not record["demo"]
-    assert record["computed_with"][0]["runs"] == 15 and record["computed_with"][0]["versions"] == {"promptcal": "1.1.0"}
+    assert record["computed_with"][0]["runs"] == 15
+    assert record["computed_with"][0]["versions"] == {"promptcal": "1.1.0"}
     assert record["data"]["DescribableTextures"]["n"] == 120 and len(record["cells"]) == 10
     assert {cell["verdict"] for cell in record["cells"]} <= {AGREES, DIFFERS, UNPUBLISHED}
     assert Verification(finished).verdict().sentence == record["summary"]
@@ -158,24 +183,37 @@ def test_the_card_is_the_reference_of_the_demo(tmp_path):
     (table,) = Verification(finished).tables()
     assert entry(table, "LandCover: Accuracy", "C-TPT", "card").text == "60.00"
     other = replace(finished, workspace=replace(workspace, demo=False))
-    assert {c.verdict for c in Verification(other).checks} == {UNPUBLISHED}  # nobody published LandCover
+    # nobody published LandCover
+    assert {c.verdict for c in Verification(other).checks} == {UNPUBLISHED}
 
 
 def test_the_demo_ends_in_a_verdict_per_cell(tmp_path):
-    done = run_tool("reproduce.py", "verify", "--demo", "--limit", 2, "--only", "ZeroShot", "--output-dir", tmp_path)
+    done = run_tool(
+        "reproduce.py", "verify", "--demo", "--limit", 2, "--only", "ZeroShot",
+        "--output-dir", tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"Of 2 cells \(method, data set, metric\) \d agree", done.stdout)
-    record = json.loads((tmp_path / "demo/experiments/verify/verify.json").read_text(encoding="utf-8"))
-    assert record["demo"] and record["computed_with"][0]["versions"]["torch"] and record["computed_with"][0]["device"]
+    record = json.loads(
+        (tmp_path / "demo/experiments/verify/verify.json").read_text(encoding="utf-8")
+    )
+    assert record["demo"]
+    assert record["computed_with"][0]["versions"]["torch"]
+    assert record["computed_with"][0]["device"]
 
 
 def test_missing_data_is_downloaded_below_the_root(tmp_path, monkeypatch):
     """From a host that serves a small DTD; the other data sets are not touched."""
     cls, archives = hosted("DescribableTextures", tmp_path, monkeypatch)
-    monkeypatch.setattr(commands, "download_dataset", partial(commands.download_dataset, mirror=str(archives)))
+    monkeypatch.setattr(
+        commands, "download_dataset", partial(commands.download_dataset, mirror=str(archives))
+    )
     root = tmp_path / "data"
-    commands.download_missing(read_experiment("verify"), Workspace(str(root), tmp_path / "out"), ["dtd"])
-    assert len(build_dataset("DescribableTextures", root).test) and [p.name for p in root.iterdir()] == [cls.folder]
+    commands.download_missing(
+        read_experiment("verify"), Workspace(str(root), tmp_path / "out"), ["dtd"]
+    )
+    assert len(build_dataset("DescribableTextures", root).test)
+    assert [p.name for p in root.iterdir()] == [cls.folder]
     assert run_tool("reproduce.py", "verify").stderr.strip().endswith("give the folder with --root")
 
 
@@ -193,4 +231,8 @@ def test_plus_minus_is_explained_where_a_cell_has_it(tmp_path, seeds):
     table = verification.tables()[-1]
     spreads = [row.entries[0].spread for block in table.blocks for row in block.rows]
     notes = " ".join(table.notes)
-    assert ("± " in " ".join(spreads)) == ("±: standard deviation over seeds." in notes) == (len(seeds) > 1)
+    assert (
+        ("± " in " ".join(spreads))
+        == ("±: standard deviation over seeds." in notes)
+        == (len(seeds) > 1)
+    )
