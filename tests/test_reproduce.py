@@ -299,6 +299,19 @@ def test_finished_runs_of_other_weights_are_never_shown(laboratory):
     assert len(re.findall(r"^failed: .*was made with other weights: ", refused.stdout, re.M)) == 2
 
 
+@pytest.mark.parametrize("name", ["predictions.npz", "results.json", "config.yaml"])
+def test_an_edited_file_of_the_same_size_and_time_is_named(laboratory, name):
+    assert laboratory.reproduce().returncode == 0
+    file = next(laboratory.folder.glob(f"output/*/TPT/*/*/seed0/{name}"))
+    status = file.stat()
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"TPT", b"TDA", 1) if b"TPT" in content else content[:-1] + b"?")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    refused = laboratory.reproduce()
+    assert refused.returncode == 1
+    assert re.search(r"^failed: TPT on eurosat.* holds files that do not belong together", refused.stdout, re.M)
+
+
 def test_a_run_that_was_begun_with_other_settings_is_refused_or_started_again(laboratory):
     """It has no results yet, and its parts are of other views."""
     assert laboratory.reproduce().returncode == 0

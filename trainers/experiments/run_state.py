@@ -81,18 +81,21 @@ def read_folder(path: Path, stamps: Hashable) -> FolderState:
     return inspect_folder(path)
 
 
-def file_stamps(folder: Path) -> tuple[tuple[int, int], ...]:
+def file_stamps(folder: Path) -> tuple[tuple[int, int, int], ...]:
     """The stamps of the files that make a finished run."""
     return tuple(file_stamp(folder / name) for name in WATCHED_FILES)
 
 
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Size and time of the last change of a file; (-1, 0) if there is none."""
+def file_stamp(path: Path) -> tuple[int, int, int]:
+    """Size and times of the last change of a file; (-1, 0, 0) if there is none.
+
+    The second time is that of content or attributes, which a copy cannot set.
+    """
     try:
         status = path.stat()
     except (OSError, ValueError):  # ValueError: a path that no system takes
-        return -1, 0
-    return status.st_size, status.st_mtime_ns
+        return -1, 0, 0
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class PlannedRecords:
