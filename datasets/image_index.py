@@ -1,8 +1,8 @@
 """Digests of image files by content, kept on disk so that each file is read for it only once.
 
 Images are known by what they contain, not by path, size or date. The index remembers the digest of
-a file under its resolved path, its size and its times. A file that is written to gets another time
-and is hashed again.
+a file under its resolved path, its size, its times and its number in the file system. A file that
+is written to gets another time, one that takes its place another number, and is hashed again.
 """
 from __future__ import annotations
 
@@ -40,15 +40,25 @@ ATTEMPTS = 3  # at hashing a file that is being written
 
 
 class Stamp(NamedTuple):
-    """What changes when a file is written to."""
+    """What changes when a file is written to, or when another file takes its place.
+
+    Two files that are made within one tick of the file system's clock have the same times: their
+    numbers tell them apart.
+    """
 
     size: int
     mtime_ns: int
     ctime_ns: int
+    inode: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    @property
+    def last_change_ns(self) -> int:
+        """Of content or attributes."""
+        return max(self.mtime_ns, self.ctime_ns)
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ class ImageIndex:
         resolved_paths = [resolved for _, resolved in unknown]
         for (position, resolved), image in zip(unknown, hash_files(resolved_paths), strict=True):
             hashes[position] = image
-            if image.stamp is not None and now - max(image.stamp[1:]) >= SETTLED_NS:
+            if image.stamp is not None and now - image.stamp.last_change_ns >= SETTLED_NS:
                 settled[resolved] = image
         if settled:
             add_to_index(index_file, settled)
@@ -217,7 +227,7 @@ def read_index(file: Path | None) -> dict[str, ImageHash]:
     """The digests in an index file by resolved path; none if it is absent or damaged.
 
     Its first line is a checksum of the second, which is a JSON object: path -> [size, time of the
-    last change of the content, time of the last change of content or attributes, digest].
+    last change of the content, time of the last change of content or attributes, inode, digest].
     """
     if file is None:
         return {}
@@ -231,8 +241,8 @@ def read_index(file: Path | None) -> dict[str, ImageHash]:
             if checksum.decode() != checksum_of(body):
                 raise Damaged("wrong checksum")
             entries = {}
-            for path, (size, mtime_ns, ctime_ns, digest) in json.loads(body).items():
-                entries[path] = ImageHash(bytes.fromhex(digest), Stamp(size, mtime_ns, ctime_ns))
+            for path, (*stamp, digest) in json.loads(body).items():
+                entries[path] = ImageHash(bytes.fromhex(digest), Stamp(*stamp))
             return entries
     except Damaged as error:
         logger.info("%s is damaged (%s) and is made again", file, error)

@@ -328,7 +328,7 @@ class Parquet(OwnImages):
         now = time.time_ns()
         settled = {}
         for key, image in new.items():
-            if image.stamp is not None and now - max(image.stamp[1:]) >= SETTLED_NS:
+            if image.stamp is not None and now - image.stamp.last_change_ns >= SETTLED_NS:
                 settled[key] = image
         if settled:
             add_to_index(index_file, settled)

@@ -99,6 +99,27 @@ def test_another_file_of_the_same_name_size_and_date_is_hashed_again(settled, tm
     assert after[:4] + after[5:] == before[:4] + before[5:]
 
 
+def test_folders_that_change_places_on_a_coarse_clock(settled, tmp_path, monkeypatch):
+    """Files of equal size that were made within one tick have the same times."""
+    exact = Stamp.of
+
+    def coarse(status: os.stat_result) -> Stamp:
+        return exact(status)._replace(mtime_ns=OLD * 10**9, ctime_ns=OLD * 10**9)
+
+    monkeypatch.setattr(Stamp, "of", coarse)
+    folder = tmp_path / "images"
+    other = tmp_path / "other"
+    for file in settled:
+        copy = other / Path(file).relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(Path(file).read_bytes()[:-1] + b"?")
+    index = ImageIndex(tmp_path / "cache")
+    before = digests(index, settled, folder)
+    folder.rename(tmp_path / "away")
+    other.rename(folder)
+    assert not set(before) & set(digests(index, settled, folder))
+
+
 def test_a_link_that_points_elsewhere_is_another_image(settled, tmp_path):
     link = tmp_path / "link.png"
     seen = []
