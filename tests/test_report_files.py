@@ -424,6 +424,16 @@ def test_a_long_data_set_name_and_a_full_disk(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def test_runs_of_one_name_below_several_folders_are_told_apart(tmp_path):
+    make_run(tmp_path / "laptop", "SoC", folder="run")
+    make_run(tmp_path / "cluster", "SoC", folder="run")
+    runs, _ = find_runs([tmp_path / "laptop", tmp_path / "cluster"])
+    assert [run.name for run in runs] == ["run", "cluster/run"]
+    done = run_tool("report.py", tmp_path / "laptop", tmp_path / "cluster", "--no-figures")
+    assert re.search("run is the same run as .*run and counts once", done.stdout)
+    assert "cluster/run" in done.stdout
+
+
 def test_folders_that_vanish_are_skipped(tmp_path, monkeypatch):
     """As below /proc, or where another process removes runs."""
     make_run(tmp_path, folder="stays", n=12, classes=3)

@@ -184,6 +184,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
     runs: dict[Path, FinishedRun] = {}
     notes: list[str] = []
     unfinished: dict[Path, str] = {}
+    names: dict[str, Path] = {}  # folders by the names that they have below a root
     for root in map(Path, paths):
         if not root.exists():
             raise DataError(f"{root} does not exist; give a run folder or a folder that holds some")
@@ -192,6 +193,8 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
             folder = Path(place)
             name = name_below(folder, root)
             if "results.json" in files and folder.resolve() not in runs:
+                if names.setdefault(name, folder.resolve()) != folder.resolve():
+                    name = f"{root.resolve().name}/{name}"  # another root has a folder of this name
                 try:
                     runs[folder.resolve()] = read_run(folder, name)
                 except DataError as error:
