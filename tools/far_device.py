@@ -221,6 +221,7 @@ def to_far(leaf: Any, wrappers: Mapping[int, FarTensor]) -> Any:
 
 
 def is_cpu(device: Any) -> bool:
+    """Whether a `device` argument names the CPU; None does not."""
     return device is not None and torch.device(device).type == "cpu"
 
 
@@ -352,6 +353,7 @@ def available() -> bool:
 
 
 def is_registered() -> bool:
+    """Whether `register` has been called."""
     return hasattr(torch, NAME)
 
 

@@ -170,6 +170,7 @@ def data_settings(cfg: CfgNode) -> tuple[str, str, DataOptions]:
 
 @lru_cache(maxsize=2)  # large, and used by one run after the other
 def read_dataset(name: str, root: str, options: DataOptions) -> Dataset:
+    """A data set; see `build_dataset`."""
     return build_dataset(name, root, options)
 
 

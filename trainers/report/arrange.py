@@ -192,7 +192,15 @@ def differing_settings(first: Measured, second: Measured) -> set[str]:
 
 
 def given_value(key: str, measured: Measured) -> str:
-    """The value of a setting that a run was given, as text; that of a default is one for all."""
+    """The value of a setting that a run was given, as text; that of a default is one for all.
+
+    Args:
+        key: Of the setting.
+        measured: The run.
+
+    Returns:
+        JSON, or `DEFAULT`.
+    """
     record = measured.record
     if key in record.changed:
         return canonical_json(record.changed[key][1])
@@ -200,7 +208,12 @@ def given_value(key: str, measured: Measured) -> str:
 
 
 def place_of(measured: Measured, column_of: dict[int, Column]) -> Place:
-    """Where a run may be one of several that differ in a setting."""
+    """Where a run may be one of several that differ in a setting.
+
+    Args:
+        measured: The run.
+        column_of: The set of images of each run, by the id() of the run.
+    """
     return measured.run.trainer, str(measured.record.get(PROMPT)), column_of[id(measured)]
 
 

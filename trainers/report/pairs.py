@@ -308,7 +308,15 @@ def mean_over_confidence(parts: Sequence[tuple[Array, Array]]) -> float:
 
 
 def mean_rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
-    """√ of the mean over data sets and seeds of the debiased squared calibration error."""
+    """√ of the mean over data sets and seeds of the debiased squared calibration error.
+
+    Args:
+        parts: Confidence and correctness of each data set, (N, S) each for S seeds.
+        bins: Number of bins of equal width.
+
+    Returns:
+        A fraction.
+    """
     by_set = []
     for confidence, correct in parts:
         by_seed = []
@@ -378,6 +386,7 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
 
 
 def pair_row(pair: Pair) -> TableRow:
+    """The row of a pair in `pairs_table`."""
     comparison = pair.comparison
     entries = [
         Entry(100 * pair.over[0], seeds=pair.seeds, signed=True),
