@@ -119,14 +119,14 @@ def adaptation(
     batches = []
     for batch in features.batches(batched(trainer.data.indices, trainer.numerics.episodes)):
         batches.append(tune_batch(trainer, batch.views))
+    per_image = {}
+    for name in TunedBatch._fields:
+        per_image[name] = np.concatenate([getattr(batch, name) for batch in batches])
     computed = Adaptation(
         before=trainer.clip.text.cpu().numpy(),
         scale=float(trainer.clip.scale),
         steps=cfg.TTA.STEPS,
-        zero_shot=np.concatenate([batch.zero_shot for batch in batches]),
-        mu=np.concatenate([batch.mu for batch in batches]),
-        similarity=np.concatenate([batch.similarity for batch in batches]),
-        confidence=np.concatenate([batch.confidence for batch in batches]),
+        **per_image,
     )
     write_arrays(file, **vars(computed))
     return computed

@@ -223,17 +223,22 @@ class Verification:
                 )
         for grid in self.grids:
             notes += [*failure_notes(grid), *grid.notes]
-        other = []
+        unpublished = self.rows_of_other_settings()
+        if unpublished:
+            notes.append(
+                "Other settings than the published ones, so nothing is published for them: "
+                f"{listed(unpublished)}."
+            )
+        return notes
+
+    def rows_of_other_settings(self) -> list[str]:
+        """Labels of the rows whose settings are not the published ones."""
+        labels = []
         for grid in self.grids:
             for row in grid.rows:
                 if row.settings or row.details:
-                    other.append(row.label)
-        if other:
-            notes.append(
-                "Other settings than the published ones, so nothing is published for them: "
-                f"{listed(other)}."
-            )
-        return notes
+                    labels.append(row.label)
+        return labels
 
     def summary(self) -> str:
         """How many cells agree, in words."""

@@ -181,10 +181,10 @@ def inline_svg(figure: Figure, name: str) -> str:
     )
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
 
-    def with_name(found: re.Match) -> str:
+    def with_name(attribute: re.Match) -> str:
         """An id that something refers to is renamed; others go."""
-        if found[1] in used:
-            return f' id="{name}-{found[1]}"'
+        if attribute[1] in used:
+            return f' id="{name}-{attribute[1]}"'
         return ""
 
     text = re.sub(r' id="([^"]*)"', with_name, text)
