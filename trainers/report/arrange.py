@@ -129,19 +129,7 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
     """The swept settings of runs with the same weights."""
     keys = swept_keys(runs)
     _, column_of = make_columns(runs)
-    main_values = {key: main_values_of(key, runs, column_of) for key in keys}
-    # The swept settings in which a run is not in the main table
-    differing: dict[int, set[str]] = {}
-    for measured in runs:
-        place = place_of(measured, column_of)
-        differing[id(measured)] = set()
-        for key in keys:
-            if given_value(key, measured) != main_values[key][place]:
-                differing[id(measured)].add(key)
-        if "TEST.ORDER" in differing[id(measured)]:
-            # Only a correlated order has a correlation: it does not differ in a second setting.
-            differing[id(measured)].discard("TEST.CORRELATION")
-
+    differing = differences_from_main(runs, keys, column_of)
     sweeps = []
     for key in keys:
         methods = set()
@@ -161,6 +149,34 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
                     only_here.add(id(run))
             sweeps.append(Sweep(key, members, only_here))
     return sweeps
+
+
+def differences_from_main(
+    runs: Sequence[Measured], keys: Sequence[str], column_of: dict[int, Column],
+) -> dict[int, set[str]]:
+    """The swept settings in which each run differs from the main table.
+
+    Args:
+        runs: Those of a backbone.
+        keys: The swept settings.
+        column_of: The set of images of each run, by the id() of the run.
+
+    Returns:
+        Keys by the id() of the run.
+    """
+    main_values = {key: main_values_of(key, runs, column_of) for key in keys}
+    differing: dict[int, set[str]] = {}
+    for measured in runs:
+        place = place_of(measured, column_of)
+        of_run = set()
+        for key in keys:
+            if given_value(key, measured) != main_values[key][place]:
+                of_run.add(key)
+        if "TEST.ORDER" in of_run:
+            # Only a correlated order has a correlation: it does not differ in a second setting.
+            of_run.discard("TEST.CORRELATION")
+        differing[id(measured)] = of_run
+    return differing
 
 
 def swept_keys(runs: Sequence[Measured]) -> list[str]:

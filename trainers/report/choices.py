@@ -123,14 +123,21 @@ class Chooser:
     def note_tie(
         self, candidates: Candidates, column: Column, rule: str, equal: Sequence[str],
     ) -> None:
-        """Says that a rule cannot tell some values from each other."""
+        """Says that a rule cannot tell some values from each other.
+
+        Args:
+            candidates: Test runs of one method.
+            column: The data set for which a value is chosen.
+            rule: Key of `RULES`.
+            equal: The values of equal score, as JSON text.
+        """
         if len(equal) < 2:
             return
-        shown = [show_value(candidates.values[value]) for value in equal]
+        values = [show_value(candidates.values[value]) for value in equal]
         label, _ = RULES[rule]
         self.notes.append(
             f"{candidates.label} on {column.label}, {label}: {setting_name(candidates.key)} "
-            f"{', '.join(shown)} are equally good, and the first is taken."
+            f"{', '.join(values)} are equally good, and the first is taken."
         )
 
     def scores_on_others(self, candidates: Candidates, column: Column) -> dict[str, float]:

@@ -397,7 +397,13 @@ def make_tables(
 
 
 def main_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
-    """Accuracy and ECE of a main grid, and what a user who may decline to answer needs."""
+    """Accuracy and ECE of a main grid, and what a user who may decline to answer needs.
+
+    Args:
+        grid: The runs of a backbone with the main table's settings.
+        name: Of the first table; the others add a word.
+        layout: Whose published numbers are shown, and which differences.
+    """
     published = PublishedOptions(layout.published, layout.from_published)
     results = results_table(grid, name, f"Accuracy and ECE, {grid.heading}",
                             ["accuracy", "ece"], published, layout.differences)
@@ -409,7 +415,13 @@ def main_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
 
 
 def further_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
-    """The other metrics of a main grid: after post-hoc scaling, ACE, then all by their kind."""
+    """The other metrics of a main grid: after post-hoc scaling, ACE, then all by their kind.
+
+    Args:
+        grid: The runs of a backbone with the main table's settings.
+        name: Of the main table, to which these add a word.
+        layout: Whose published numbers are shown, and which metrics.
+    """
     published = PublishedOptions(layout.published, layout.from_published)
     plain = replace(grid, notes=failure_notes(grid))  # the first table has the other notes
     posthoc_metrics = list(POSTHOC_TABLE)

@@ -371,7 +371,9 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
     images = images_fact(grid.counts(grid.common_columns()))
     bins = counted(grid.bins, "bin")
     notes.append(f"{images}. {bins}.")
-    compared = [pair.first for pair in pairs] + [pair.second for pair in pairs]
+    compared = []
+    for pair in pairs:
+        compared += [pair.first, pair.second]
     notes += failure_notes(grid, compared)
     facts = [
         images,
