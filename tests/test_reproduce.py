@@ -19,10 +19,9 @@ from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.experiments.definition import FOLDER, read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
-from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.plan import expand, select
 from promptcal.trainers.experiments.planned_run import PlannedRun, work_groups
 from promptcal.trainers.experiments.run import run_group, run_groups
-from promptcal.trainers.experiments.selection import select
 from promptcal.trainers.experiments.timing import estimate
 from promptcal.trainers.experiments.workspace import Workspace
 

@@ -171,7 +171,7 @@ def measure_episodes(settings: Settings) -> list[Row]:
     jacobian = seconds["jacobian"] / EPISODES
     encoding = seconds["first half"] + seconds["second half"]
     reference = seconds["reference"]
-    whole = encoding + reference
+    reference_image = encoding + reference
     on = f"{settings.shape} shape, {settings.classes} classes, 1 core"
     return [
         Row("text side, one image at a time", "s", seconds["one"], reference, None, on),
@@ -179,9 +179,9 @@ def measure_episodes(settings: Settings) -> list[Row]:
         Row(f"text side, {EPISODES} at once, Jacobian", "s", jacobian, reference, None, on),
         Row("image, nothing cached ÷ image tower alone", "s", uncached, encoding, 1.05, on,
             cost=True),
-        Row("image, nothing cached", "s", uncached, whole, None, on),
-        Row("image, view features cached", "s", batch, whole, 80, on),
-        Row("image, view features and Jacobian cached", "s", jacobian, whole, 80, on),
+        Row("image, nothing cached", "s", uncached, reference_image, None, on),
+        Row("image, view features cached", "s", batch, reference_image, 80, on),
+        Row("image, view features and Jacobian cached", "s", jacobian, reference_image, 80, on),
     ]
 
 

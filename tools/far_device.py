@@ -221,6 +221,7 @@ def to_far(leaf: Any, wrappers: Mapping[int, FarTensor]) -> Any:
 
 
 def is_cpu(device: Any) -> bool:
+    """Whether a `device` argument names the CPU; None does not."""
     return device is not None and torch.device(device).type == "cpu"
 
 
@@ -243,15 +244,10 @@ def counter_of(
     """
     if name in COPIES:
         return counter_of_copy(name, args, kwargs)
-
-    takes_numbers = torch.Tag.pointwise in operation.tags or name.startswith("_foreach")
-    for tensor in near:
-        if name in INDEXING:
-            Counts.uploads[name] += 1
-        elif tensor.dim() > 0 or not takes_numbers:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu! "
-                f"({operation} with a CPU tensor of shape {tuple(tensor.shape)})")
+    if name not in INDEXING:
+        check_devices(operation, name, near)
+    elif near:
+        Counts.uploads[name] += len(near)
 
     if name in WAITING and kwargs.get("output_size") is None:
         return Counts.reads
@@ -265,6 +261,22 @@ def counter_of(
     if name in ALLOCATIONS:
         return None
     return Counts.launches
+
+
+def check_devices(operation: Any, name: str, near: Sequence[Tensor]) -> None:
+    """Refuses CPU tensors among far ones. Pointwise operations may have single numbers, as on CUDA.
+
+    Args:
+        operation: An overload of torch.
+        name: Its name without the overload's.
+        near: The CPU tensors among its arguments.
+    """
+    takes_numbers = torch.Tag.pointwise in operation.tags or name.startswith("_foreach")
+    for tensor in near:
+        if tensor.dim() > 0 or not takes_numbers:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu! "
+                f"({operation} with a CPU tensor of shape {tuple(tensor.shape)})")
 
 
 def counter_of_copy(name: str, args: Sequence, kwargs: Mapping[str, Any]) -> Counter[str]:
@@ -352,6 +364,7 @@ def available() -> bool:
 
 
 def is_registered() -> bool:
+    """Whether `register` has been called."""
     return hasattr(torch, NAME)
 
 

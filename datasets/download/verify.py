@@ -17,6 +17,7 @@ from ..utils.cli import counted
 from ..utils.errors import DataError, first_five, reading
 from ..utils.progress import show_progress
 from ..views.images import BadImageError
+from .fetch import Source
 from .install import missing_metadata
 
 HEADERS = (
@@ -83,16 +84,7 @@ def inspect_files(
     fault = "faulty" if cls.test_dir(root).is_dir() else "absent"
     missing = missing_metadata(cls, root)
     if missing:
-        links = []
-        for source in missing:
-            links.append(f"{source.name} ({source.link})" if source.link else source.name)
-        where = cls.folder_in(root)
-        if cls.is_in_tpt_layout(root) and cls.test_dir(root).is_dir():
-            advice = (f"images are in {cls.test_dir(root)}, in TPT's layout; needed in {where}: "
-                      f"{' and '.join(links)}")
-        else:
-            advice = f"{' and '.join(links)} missing in {where}"
-        return Finding(cls, fault, f"{advice}: {cls.next_step(root).removeprefix('run: ')}")
+        return Finding(cls, fault, advice_on_missing(cls, root, missing))
     try:
         dataset = cls(root, **options)
         dataset.check_files(dataset.test)
@@ -128,6 +120,29 @@ def inspect_files(
             finding.state = "faulty"
             finding.advice = f"{counted(len(bad), 'unreadable image')}: {first_five(bad)}"
     return finding
+
+
+def advice_on_missing(cls: type[FileDataset], root: Path, missing: Sequence[Source]) -> str:
+    """What to do about missing files beside the images.
+
+    Args:
+        cls: The reader.
+        root: The data root.
+        missing: The files.
+    """
+    links = []
+    for source in missing:
+        if source.link:
+            links.append(f"{source.name} ({source.link})")
+        else:
+            links.append(source.name)
+    names = " and ".join(links)
+    where = cls.folder_in(root)
+    if cls.is_in_tpt_layout(root) and cls.test_dir(root).is_dir():
+        advice = f"images are in {cls.test_dir(root)}, in TPT's layout; needed in {where}: {names}"
+    else:
+        advice = f"{names} missing in {where}"
+    return f"{advice}: {cls.next_step(root).removeprefix('run: ')}"
 
 
 def present_splits(
@@ -176,8 +191,8 @@ def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
     paths = []
     with ThreadPoolExecutor() as pool:
         answers = pool.map(readable, items)
-        shown = show_progress(answers, dataset.key(), "images", total=len(items))
-        for item, is_readable in zip(items, shown, strict=True):
+        watched = show_progress(answers, dataset.key(), "images", total=len(items))
+        for item, is_readable in zip(items, watched, strict=True):
             if not is_readable:
                 paths.append(item.impath)
     return paths
@@ -187,5 +202,5 @@ def table(findings: Iterable[Finding]) -> str:
     """The findings as a table for the terminal."""
     align = ("left", "left", "right", "right", "right", "right", "left", "left")
     rows = [finding.row() for finding in findings]
-    widths = [None] * 7 + [72]
+    widths = [None] * 7 + [72]  # letters of the last column, the advice; others as they need
     return tabulate(rows, HEADERS, disable_numparse=True, colalign=align, maxcolwidths=widths)

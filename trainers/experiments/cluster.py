@@ -156,15 +156,18 @@ class Cluster:
                 self.jobs[folder] = Job(str(entry["job"]), str(entry["log"]))
 
     def write_jobs(self) -> None:
+        """Writes jobs.json, by which a later command finds the jobs."""
         content = {}
         for folder, job in self.jobs.items():
             content[folder] = {"job": job.number, "log": job.log}
         write_json(self.folder / "jobs.json", content)
 
     def key(self, run: PlannedRun) -> str:
+        """The folder of a run below `root`."""
         return run.folder.relative_to(self.root).as_posix()
 
     def job_of(self, run: PlannedRun) -> Job:
+        """The job that a run was submitted in; NO_JOB if there is none."""
         return self.jobs.get(self.key(run), NO_JOB)
 
     def slurm_state(self, run: PlannedRun) -> str:
@@ -203,6 +206,10 @@ class Cluster:
 
         They have something to do and no job. This command has not submitted them before, unless
         their job was cut short.
+
+        Args:
+            groups: The runs, in groups that share a job.
+            attempts: How often this command has submitted each group, by its number.
         """
         numbers = []
         for number, group in enumerate(groups):
@@ -368,7 +375,15 @@ def runs_of(groups: Sequence[WorkGroup]) -> list[PlannedRun]:
 
 
 def show_groups(groups: Sequence[WorkGroup], array_parallelism: int) -> str:
-    """For a dry run: the jobs that would be submitted."""
+    """For a dry run: the jobs that would be submitted.
+
+    Args:
+        groups: The runs, in groups that share a job.
+        array_parallelism: How many jobs run at the same time.
+
+    Returns:
+        A table; "" if there is nothing to do.
+    """
     rows = []
     for group in groups:
         left = [run for run in group if run.is_left]

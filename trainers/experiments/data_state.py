@@ -45,7 +45,14 @@ def dataset_size(
 def inspect_data(
     name: str, root: str, columns: str = "", classnames: str = "",
 ) -> Finding | None:
-    """The state of a data set: ok, partial, faulty or absent; None for an embedded one."""
+    """The state of a data set: ok, partial, faulty or absent; None for an embedded one.
+
+    Args:
+        name: Registered name of the data set.
+        root: Its data root.
+        columns: DATASET.COLUMNS.
+        classnames: DATASET.CLASSNAMES.
+    """
     kind = DATASET_REGISTRY.get(name)
     if not issubclass(kind, FileDataset):
         return None

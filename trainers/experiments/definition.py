@@ -163,6 +163,7 @@ def experiment_file(name: str) -> Path:
 
 
 def read_experiment(name: str) -> Experiment:
+    """The experiment of a name or of the path of a yaml file."""
     path = experiment_file(name)
     return parse_experiment(path.stem, read_yaml(path), path)
 
@@ -238,6 +239,7 @@ def sweeps_method_settings(group: RunGroup) -> bool:
 
 
 def without_duplicates(names: Iterable[str]) -> list[str]:
+    """The names in their order, each once."""
     return list(dict.fromkeys(names))
 
 
@@ -253,17 +255,22 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     demo = DEMO
     if "demo" in content:
         demo = build(Demo, content["demo"], f"demo in {where}")
-    demo = replace(demo, runs=run_groups(demo.runs, f"demo in {where}"))
-    runs = run_groups(content.get("runs", []), where)
+    demo = replace(demo, runs=parse_run_groups(demo.runs, f"demo in {where}"))
+    runs = parse_run_groups(content.get("runs", []), where)
     if isinstance(content.get("datasets"), list):
         content = {**content, "datasets": parse_datasets(content["datasets"], where)}
     experiment = build(Experiment, {**content, "name": name, "demo": demo, "runs": runs}, where)
-    check(experiment, where)
+    check_experiment(experiment, where)
     return experiment
 
 
 def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlace]:
-    """The data sets of an experiment: names, and mappings for those with a root of their own."""
+    """The data sets of an experiment: names, and mappings for those with a root of their own.
+
+    Args:
+        entries: As the yaml file lists them.
+        where: Which file, for messages.
+    """
     datasets: list[str | DatasetPlace] = []
     places = []
     for entry in entries:
@@ -285,6 +292,10 @@ def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlac
 
 def parse_place(entry: Mapping[Any, Any], where: str) -> DatasetPlace:
     """`{table: /lab/ham}`; other keys are settings, those of DATASET also as `columns`, `label` …
+
+    Args:
+        entry: As the yaml file has it.
+        where: Which file, for messages.
     """
     readers = {}
     settings: dict[str, object] = {}
@@ -318,7 +329,13 @@ def dataset_class(dataset: str) -> type[Any]:
     return DATASET_REGISTRY.get(str(name))
 
 
-def run_groups(groups: Any, where: str) -> list[RunGroup]:
+def parse_run_groups(groups: Any, where: str) -> list[RunGroup]:
+    """The groups of runs of an experiment.
+
+    Args:
+        groups: As the yaml file lists them.
+        where: Which file, for messages.
+    """
     if not isinstance(groups, list | tuple):
         raise ConfigError(f"runs in {where} must be a list of groups, each with methods")
     return [build(RunGroup, group, f"runs in {where}") for group in groups]
@@ -354,8 +371,13 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
     return instance
 
 
-def check(experiment: Experiment, where: str) -> None:
-    """Refuses unknown names before anything is planned."""
+def check_experiment(experiment: Experiment, where: str) -> None:
+    """Refuses unknown names before anything is planned.
+
+    Args:
+        experiment: As its yaml file says.
+        where: Which file, for messages.
+    """
     from ..report.layout_figures import FIGURES  # imports torch and matplotlib
     from ..report.metrics import known_metrics
 

@@ -1,8 +1,11 @@
-"""From an experiment to its runs: what each run is, and where it is stored."""
+"""From an experiment to its runs: what each run is, and where it is stored.
+
+`expand` plans all runs, `select` takes those that `--only` names.
+"""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,10 +13,12 @@ from yacs.config import CfgNode
 
 from ...datasets import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
 from ..config.names import path_safe, run_path
 from ..config.settings import Role, changed_settings, effective_settings, find_setting
 from ..coop import CoOp
+from ..registry import method_key
 from ..report.candidates import refers_to
 from ..runs.record import canonical_json
 from .definition import DatasetPlace, Experiment, RunGroup, find_dataset
@@ -233,3 +238,66 @@ def check_folders(runs: Iterable[PlannedRun]) -> None:
         if other != run:
             raise ConfigError(f"{run.described} and {other.described} would both be written to "
                               f"{run.folder}: leave TAG out, or give one of them another value")
+
+
+def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
+    """The runs that match `only`, and the prompts that they start from.
+
+    For each kind of name given (method, data set, backbone), one of the names must match.
+
+    Args:
+        runs: Of all experiments.
+        only: Names, in any spelling.
+
+    Raises:
+        ConfigError: If no run has one of the names.
+    """
+    names = {run: names_of(run) for run in runs}
+    wanted: dict[str, set[str]] = {"method": set(), "dataset": set(), "backbone": set()}
+    for name in only:
+        kind = find_kind(name, wanted, names.values())
+        if not kind:
+            known: set[str] = set()
+            for run in runs:
+                known.update((run.method, run.dataset, run.backbone))
+            raise ConfigError(
+                f"--only {name}: no such method, data set or backbone here."
+                f"{nearest(name, sorted(known))} Known: {', '.join(sorted(known))}.")
+        wanted[kind].add(method_key(name))
+
+    selected = set()
+    for run in runs:
+        matches = True
+        for kind, keys in wanted.items():
+            if keys and keys.isdisjoint(names[run][kind]):
+                matches = False
+        if matches:
+            selected.add(run)
+            if run.prompt:
+                selected.add(run.prompt)
+    return [run for run in runs if run in selected]
+
+
+def names_of(run: PlannedRun) -> dict[str, set[str]]:
+    """By kind, the names by which `--only` may select a run."""
+    return {
+        "method": {method_key(run.method)},
+        "dataset": {method_key(run.dataset), method_key(run.dataset_name)},
+        "backbone": {method_key(run.backbone)},
+    }
+
+
+def find_kind(name: str, kinds: Iterable[str], names: Iterable[Mapping[str, set[str]]]) -> str:
+    """What a name is: the first kind in which a run has it; "" if no run has it.
+
+    Args:
+        name: As the command gives it.
+        kinds: method, dataset, backbone.
+        names: Of each run its names by kind, from `names_of`.
+    """
+    by_run = list(names)
+    for kind in kinds:
+        for run_names in by_run:
+            if method_key(name) in run_names[kind]:
+                return kind
+    return ""

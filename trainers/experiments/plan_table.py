@@ -124,7 +124,12 @@ def conflict_lines(states: Mapping[PlannedRun, RunState], workspace: Workspace) 
 
 
 def rows_of_plan(plan: Sequence[PlannedRun], by_dataset: bool) -> list[list[PlannedRun]]:
-    """The runs of each backbone, or of each backbone and data set."""
+    """The runs of each backbone, or of each backbone and data set.
+
+    Args:
+        plan: All runs of an experiment.
+        by_dataset: Whether each data set has a row of its own.
+    """
     rows: dict[tuple[str, str], list[PlannedRun]] = {}
     for run in plan:
         dataset = run.dataset if by_dataset else ""

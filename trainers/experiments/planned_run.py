@@ -105,6 +105,7 @@ class PlannedRun:
 
     @property
     def dataset_name(self) -> str:
+        """As registered."""
         return self.cfg.DATASET.NAME
 
     @property
@@ -169,6 +170,7 @@ class PlannedRun:
 
     @property
     def described(self) -> str:
+        """Method, settings, data set, backbone and seed in words."""
         parts = []
         for key, value in self.variant.items():
             parts.append(setting_words(key, value))

@@ -20,11 +20,10 @@ from .cluster import Cluster
 from .data_state import dataset_size, inspect_data
 from .definition import Experiment, add, read_all_experiments, read_experiment, zero_shot_only
 from .outcome import Outcome, write_index, write_outcome
-from .plan import check_folders, expand
+from .plan import check_folders, expand, select
 from .planned_run import PlannedRun, WorkGroup, work_groups
 from .run import run_groups
 from .run_state import RECORDS, few_log_lines
-from .selection import select
 from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -167,6 +166,7 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
 
 
 def swept_keys(experiments: Iterable[Experiment]) -> list[str]:
+    """The settings that the experiments sweep."""
     keys: list[str] = []
     for experiment in experiments:
         for group in experiment.runs:
@@ -175,7 +175,12 @@ def swept_keys(experiments: Iterable[Experiment]) -> list[str]:
 
 
 def reduce_plans(plans: Plans, only: Sequence[str]) -> Plans:
-    """The plans with the selected runs. Experiments without any of them are left out."""
+    """The plans with the selected runs. Experiments without any of them are left out.
+
+    Args:
+        plans: The runs of each experiment.
+        only: Names of methods, data sets and backbones.
+    """
     runs = all_runs(plans)
     if not runs:
         raise ConfigError(f"--only takes a part of an experiment's runs, and {', '.join(plans)} "
@@ -228,6 +233,7 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
 
 
 def groups_of(plans: Plans) -> list[WorkGroup]:
+    """The runs of all experiments in groups that share a process."""
     return work_groups(all_runs(plans))
 
 

@@ -126,7 +126,16 @@ class PlannedRecords:
             return self.records[depends_on]
 
     def explain(self, path: Path, folder: FolderState, cfg: CfgNode) -> str:
-        """In what a run in a folder differs from the run with these settings, as one line."""
+        """In what a run in a folder differs from the run with these settings, as one line.
+
+        Args:
+            path: Of the folder.
+            folder: What it holds.
+            cfg: All settings of the planned run.
+
+        Returns:
+            "" if they do not differ.
+        """
         with self.lock, few_log_lines():
             trainer = self.make_trainer(cfg)
             try:
@@ -173,6 +182,7 @@ def data_settings(cfg: CfgNode) -> tuple[str, str, DataOptions]:
 
 @lru_cache(maxsize=2)  # large, and used by one run after the other
 def read_dataset(name: str, root: str, options: DataOptions) -> Dataset:
+    """A data set; see `build_dataset`."""
     return build_dataset(name, root, options)
 
 

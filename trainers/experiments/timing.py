@@ -36,6 +36,10 @@ def estimate(
     """Time and disk space of each unfinished run.
 
     View features count for the first run that makes them. Jacobians are not counted.
+
+    Args:
+        runs: The planned runs, in their order.
+        finished: Those of them whose results are there.
     """
     times: dict[tuple, list[float]] = {}
     # Features that are on disk, or that a run before in the plan makes.

@@ -29,15 +29,18 @@ class Workspace:
 
     @property
     def runs_dir(self) -> Path:
+        """Where run folders lie; a demo has a folder of its own."""
         if self.demo:
             return self.output / "demo"
         return self.output
 
     @property
     def cache_dir(self) -> Path:
+        """Where view features are stored."""
         return self.cache or self.runs_dir / "cache"
 
     def backbones(self, experiment: Experiment) -> list[str]:
+        """The backbones that an experiment is run with."""
         if self.backbone:
             return [self.backbone]
         if self.demo:
@@ -45,6 +48,7 @@ class Workspace:
         return list(experiment.backbones)
 
     def datasets(self, experiment: Experiment) -> Sequence[str | DatasetPlace]:
+        """The data sets that an experiment is run on."""
         if self.demo:
             return experiment.demo.datasets
         return experiment.datasets
@@ -57,4 +61,5 @@ class Workspace:
         return [group for group in groups if not group.datasets or str(dataset) in group.datasets]
 
     def outcome_dir(self, name: str) -> Path:
+        """Where the tables and figures of an experiment are written, by its name."""
         return self.runs_dir / "experiments" / name

@@ -24,7 +24,9 @@ METRICS = {
         "selective_accuracy",
     ),
 }
-PUBLIC = {name: module for module, names in METRICS.items() for name in names}
+PUBLIC: dict[str, str] = {}  # the file of each metric
+for file_name, metric_names in METRICS.items():
+    PUBLIC.update(dict.fromkeys(metric_names, file_name))
 
 __all__ = ["BINS", *PUBLIC]
 

@@ -1,8 +1,10 @@
-"""The predict command, after its arguments are parsed: a table, a CSV file and a page of a user's
-own images."""
+"""The predict command after its arguments are parsed: a user's own images as table, CSV and page.
+"""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 from ...datasets import DATASET_REGISTRY, Dataset, build_dataset
 from ...datasets.utils.errors import WeightsError
@@ -16,7 +18,7 @@ from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered
 from ..vlm.loading import load_clip
 from ..vlm.openai import warn_of_small
 from .page import MethodPredictions, context_words, selected_views, write_page
-from .predict import class_names, default_backbone, find_images, predict
+from .predict import Prediction, class_names, default_backbone, find_images, predict
 from .tables import prediction_table, write_csv
 
 SHORT = 10  # images that need no progress bar
@@ -28,9 +30,7 @@ def predict_images(args: argparse.Namespace) -> None:
     Args:
         args: Those of tools/predict.py.
     """
-    trainers = list(dict.fromkeys(registered_name(name) for name in args.trainer))
-    for trainer in trainers:
-        TRAINER_REGISTRY.get(trainer)  # refuses unknown names before a model is loaded
+    trainers = known_trainers(args.trainer)
     dataset_name = ""
     dataset = None
     if args.dataset:
@@ -61,15 +61,7 @@ def predict_images(args: argparse.Namespace) -> None:
             order_notes.append(
                 f"{method_info(trainer).label} learns from image to image: another order of the "
                 f"images, or other images before one, changes its predictions.")
-        predictions = list(
-            show_progress(
-                predict(images, adapter),
-                trainer,
-                "img",
-                total=len(images),
-                shown=len(images) >= SHORT,
-            )
-        )
+        predictions = predict_all(images, adapter, trainer)
         print(prediction_table(predictions, trainer, classnames, args.top))
         words = []
         if args.html:
@@ -95,6 +87,27 @@ def predict_images(args: argparse.Namespace) -> None:
             notes.append(words_note)
         write_page(args.html, methods, classnames, selected, notes, max(args.top, 5))
         print(f"written: {args.html}")
+
+
+def known_trainers(names: Sequence[str]) -> list[str]:
+    """The registered names of methods, each once. Unknown ones are refused."""
+    trainers = list(dict.fromkeys(registered_name(name) for name in names))
+    for trainer in trainers:
+        TRAINER_REGISTRY.get(trainer)
+    return trainers
+
+
+def predict_all(images: Sequence[Path], adapter: Adapter, trainer: str) -> list[Prediction]:
+    """The predictions of one method, with a progress bar if there are many images.
+
+    Args:
+        images: Paths.
+        adapter: The method.
+        trainer: Its name, for the progress bar.
+    """
+    is_long = len(images) >= SHORT
+    predictions = predict(images, adapter)
+    return list(show_progress(predictions, trainer, "img", total=len(images), shown=is_long))
 
 
 def setting_pairs(args: argparse.Namespace, trainer: str, dataset: Dataset | None) -> list[object]:

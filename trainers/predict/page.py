@@ -156,7 +156,15 @@ def class_rows(
 
 
 def context_words(adapter: Adapter, predictions: Sequence[Prediction]) -> list[list[NearestWords]]:
-    """The tuned context of each image as words; none for methods that do not tune it."""
+    """The tuned context of each image as words; none for methods that do not tune it.
+
+    Args:
+        adapter: The method.
+        predictions: One for each image.
+
+    Returns:
+        The nearest words of each image; [] for methods that do not tune the context.
+    """
     if not adapter.method.tunes_context:
         return []
     backbone = adapter.method.clip.backbone
@@ -171,7 +179,15 @@ def context_words(adapter: Adapter, predictions: Sequence[Prediction]) -> list[l
 
 def selected_views(adapter: Adapter, path: Path) -> list[dict]:
     """The views of an image that a method is tuned on, lowest entropy first; none for methods that
-    select no views."""
+    select no views.
+
+    Args:
+        adapter: The method.
+        path: Of the image.
+
+    Returns:
+        Rows for the template.
+    """
     method = adapter.method
     if not isinstance(method, TPT) or not method.tuned:
         return []

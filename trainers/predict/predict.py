@@ -132,6 +132,10 @@ def predict(paths: Sequence[Path], adapter: Adapter) -> Iterator[Prediction]:
 
     Each is predicted on its own, whatever the order, unless the method is online: then the images
     are its stream.
+
+    Args:
+        paths: Of the images.
+        adapter: The method.
     """
     for batch in batched(paths, AT_ONCE):
         adapted = adapter(batch, index=[0] * len(batch))

@@ -54,6 +54,7 @@ def prediction_table(
 
 
 def percent(share: torch.Tensor) -> str:
+    """A share as percent with one decimal."""
     return f"{100 * float(share):.1f}"
 
 

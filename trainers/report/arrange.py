@@ -129,19 +129,7 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
     """The swept settings of runs with the same weights."""
     keys = swept_keys(runs)
     _, column_of = make_columns(runs)
-    main_values = {key: main_values_of(key, runs, column_of) for key in keys}
-    # The swept settings in which a run is not in the main table
-    differing: dict[int, set[str]] = {}
-    for measured in runs:
-        place = place_of(measured, column_of)
-        differing[id(measured)] = set()
-        for key in keys:
-            if given_value(key, measured) != main_values[key][place]:
-                differing[id(measured)].add(key)
-        if "TEST.ORDER" in differing[id(measured)]:
-            # Only a correlated order has a correlation: it does not differ in a second setting.
-            differing[id(measured)].discard("TEST.CORRELATION")
-
+    differing = differences_from_main(runs, keys, column_of)
     sweeps = []
     for key in keys:
         methods = set()
@@ -161,6 +149,34 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
                     only_here.add(id(run))
             sweeps.append(Sweep(key, members, only_here))
     return sweeps
+
+
+def differences_from_main(
+    runs: Sequence[Measured], keys: Sequence[str], column_of: dict[int, Column],
+) -> dict[int, set[str]]:
+    """The swept settings in which each run differs from the main table.
+
+    Args:
+        runs: Those of a backbone.
+        keys: The swept settings.
+        column_of: The set of images of each run, by the id() of the run.
+
+    Returns:
+        Keys by the id() of the run.
+    """
+    main_values = {key: main_values_of(key, runs, column_of) for key in keys}
+    differing: dict[int, set[str]] = {}
+    for measured in runs:
+        place = place_of(measured, column_of)
+        of_run = set()
+        for key in keys:
+            if given_value(key, measured) != main_values[key][place]:
+                of_run.add(key)
+        if "TEST.ORDER" in of_run:
+            # Only a correlated order has a correlation: it does not differ in a second setting.
+            of_run.discard("TEST.CORRELATION")
+        differing[id(measured)] = of_run
+    return differing
 
 
 def swept_keys(runs: Sequence[Measured]) -> list[str]:
@@ -192,7 +208,15 @@ def differing_settings(first: Measured, second: Measured) -> set[str]:
 
 
 def given_value(key: str, measured: Measured) -> str:
-    """The value of a setting that a run was given, as text; that of a default is one for all."""
+    """The value of a setting that a run was given, as text; that of a default is one for all.
+
+    Args:
+        key: Of the setting.
+        measured: The run.
+
+    Returns:
+        JSON, or `DEFAULT`.
+    """
     record = measured.record
     if key in record.changed:
         return canonical_json(record.changed[key][1])
@@ -200,7 +224,12 @@ def given_value(key: str, measured: Measured) -> str:
 
 
 def place_of(measured: Measured, column_of: dict[int, Column]) -> Place:
-    """Where a run may be one of several that differ in a setting."""
+    """Where a run may be one of several that differ in a setting.
+
+    Args:
+        measured: The run.
+        column_of: The set of images of each run, by the id() of the run.
+    """
     return measured.run.trainer, str(measured.record.get(PROMPT)), column_of[id(measured)]
 
 

@@ -45,7 +45,12 @@ class Candidates:
 
 
 def refers_to(name: str, key: str) -> bool:
-    """Whether a user's name means a setting: its key, the last part of it, λ or δ, in any case."""
+    """Whether a user's name means a setting: its key, the last part of it, λ or δ, in any case.
+
+    Args:
+        name: As the user writes it, such as `lambda` or `TRAINER.SOC.LAMBDA`.
+        key: Of the setting.
+    """
     wanted = SHORT_NAMES.get(name, name).upper()
     return wanted in (key.upper(), key.upper().rpartition(".")[2])
 
@@ -71,7 +76,12 @@ def check_choice(names: Sequence[str], swept: Iterable[str], criterion: str) -> 
 
 
 def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
-    """The runs that differ in one setting only, where a data set has several values."""
+    """The runs that differ in one setting only, where a data set has several values.
+
+    Args:
+        runs: Those of a backbone.
+        key: Of the setting.
+    """
     _, column_of = make_columns(runs)
     candidates = []
     for group in group_records(runs, "row", record_of, without=key):

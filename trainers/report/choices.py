@@ -60,23 +60,23 @@ def choice_tables(
         names: Settings as a user names them; see `refers_to`.
         criterion: The metric by which values are chosen.
     """
-    tables_of_runs = by_backbone(measured)
+    backbones = by_backbone(measured)
     all_keys: set[str] = set()
-    for table in tables_of_runs:
-        all_keys |= set(swept_keys(table.runs))
+    for backbone in backbones:
+        all_keys |= set(swept_keys(backbone.runs))
     check_choice(names, all_keys, criterion)
     tables = []
-    for table in tables_of_runs:
-        keys = swept_keys(table.runs)
+    for backbone in backbones:
+        keys = swept_keys(backbone.runs)
         for number, name in enumerate(dict.fromkeys(names), start=1):
             methods: list[Candidates] = []
             for key in keys:
                 if refers_to(name, key):
-                    methods += find_candidates(table.runs, key)
+                    methods += find_candidates(backbone.runs, key)
             if methods:
-                slug = f"choice_{table.label}_{number}".replace("/", "-").replace(" ", "-")
+                slug = f"choice_{backbone.label}_{number}".replace("/", "-").replace(" ", "-")
                 setting = setting_name(methods[0].key)
-                title = f"{setting} chosen without test labels, {table.label}"
+                title = f"{setting} chosen without test labels, {backbone.label}"
                 chooser = Chooser(validation, criterion, measured[0].bins)
                 tables.append(choice_table(methods, chooser, slug, title))
     return tables
@@ -123,14 +123,21 @@ class Chooser:
     def note_tie(
         self, candidates: Candidates, column: Column, rule: str, equal: Sequence[str],
     ) -> None:
-        """Says that a rule cannot tell some values from each other."""
+        """Says that a rule cannot tell some values from each other.
+
+        Args:
+            candidates: Test runs of one method.
+            column: The data set for which a value is chosen.
+            rule: Key of `RULES`.
+            equal: The values of equal score, as JSON text.
+        """
         if len(equal) < 2:
             return
-        shown = [show_value(candidates.values[value]) for value in equal]
+        values = [show_value(candidates.values[value]) for value in equal]
         label, _ = RULES[rule]
         self.notes.append(
             f"{candidates.label} on {column.label}, {label}: {setting_name(candidates.key)} "
-            f"{', '.join(shown)} are equally good, and the first is taken."
+            f"{', '.join(values)} are equally good, and the first is taken."
         )
 
     def scores_on_others(self, candidates: Candidates, column: Column) -> dict[str, float]:
@@ -200,29 +207,23 @@ def choice_table(
     criterion = chooser.criterion
     averaged = largest_of_each_family(columns)
     has_average = len(averaged) > 1
-    values = RowBlock("chosen value", [])
+    value_block = RowBlock("chosen value", [])
     blocks = {}
     for metric in ("accuracy", "ece", criterion):
         blocks[metric] = RowBlock(METRICS[metric].heading, [])
     tried: list[str] = []
     for candidates in methods:
-        chosen = chooser.choose(candidates)
-        for rule, (label, _) in RULES.items():
-            by_column = chosen[rule]
-            if not by_column:
+        for rule, chosen in chooser.choose(candidates).items():
+            if not chosen:
                 continue
+            label, _ = RULES[rule]
             row_label = f"{candidates.label}: {label}"
-            shown: list[Entry | None] = []
-            for column in columns:
-                if column in by_column:
-                    shown.append(text_entry(show_value(candidates.values[by_column[column]])))
-                else:
-                    shown.append(None)
+            values = value_entries(candidates, chosen, columns)
             if has_average:
-                shown.append(None)
-            values.rows.append(TableRow(row_label, candidates.method, shown))
+                values.append(None)
+            value_block.rows.append(TableRow(row_label, candidates.method, values))
             for metric, block in blocks.items():
-                entries = result_entries(candidates, by_column, columns, averaged, metric)
+                entries = result_entries(candidates, chosen, columns, averaged, metric)
                 block.rows.append(TableRow(row_label, candidates.method, entries))
         tried += [*tried_notes(candidates), *candidates.notes, *failed_notes(candidates)]
     labels = [column.label for column in columns]
@@ -241,7 +242,28 @@ def choice_table(
         "Accuracy, ECE and their averages are those of the test images at the chosen value."
     )
     chooser_notes = list(dict.fromkeys(chooser.notes))
-    return Table(name, title, labels, [values, *blocks.values()], [*notes, *tried, *chooser_notes])
+    all_blocks = [value_block, *blocks.values()]
+    return Table(name, title, labels, all_blocks, [*notes, *tried, *chooser_notes])
+
+
+def value_entries(
+    candidates: Candidates, chosen: Mapping[Column, str], columns: Sequence[Column],
+) -> list[Entry | None]:
+    """The chosen values, one for each column; None without a value.
+
+    Args:
+        candidates: The test runs.
+        chosen: The value of each data set, as JSON text; a data set may lack one.
+        columns: Of the table.
+    """
+    entries: list[Entry | None] = []
+    for column in columns:
+        if column in chosen:
+            value = candidates.values[chosen[column]]
+            entries.append(text_entry(show_value(value)))
+        else:
+            entries.append(None)
+    return entries
 
 
 def result_entries(

@@ -376,52 +376,62 @@ def make_tables(
         return leading, others
     leading = []
     others = []
-    published = PublishedOptions(layout.published, layout.from_published)
     main = [grid for grid in grids if not grid.stated]
     for number, grid in enumerate(main, start=1):
         name = f"results_{number}"
-        leading.append(results_table(grid, name, f"Accuracy and ECE, {grid.heading}",
-                                     ["accuracy", "ece"], published, layout.differences))
-        decisions = decision_table(
-            grid, f"{name}_decisions", f"Decisions by confidence, {grid.heading}"
-        )
-        if decisions is not None:
-            leading.append(decisions)
+        leading += main_tables(grid, name, layout)
         for test in tests:
             if test.grid is grid:
                 others += tables_of_tests(test, f"{name}_paired")
-        posthoc = [*POSTHOC_TABLE, *(POSTHOC if layout.posthoc else ())]
-        # The first table has the other notes on runs.
-        plain = replace(grid, notes=failure_notes(grid))
-        others.append(
-            results_table(
-                plain,
-                f"{name}_posthoc",
-                f"ECE after post-hoc scaling, {grid.heading}",
-                posthoc,
-                published,
-                layout.differences,
-            )
-        )
-        others.append(
-            results_table(
-                plain,
-                f"{name}_ace",
-                f"Adaptive calibration error, {grid.heading}",
-                ["ace"],
-                published,
-                layout.differences,
-            )
-        )
-        others += metric_tables(grid, name)
+        others += further_tables(grid, name, layout)
     sweeps = [grid for grid in grids if grid.stated]
     for number, grid in enumerate(sweeps, start=1):
         # The number of steps is the only sweep of which a paper prints every cell.
-        source = layout.published if grid.stated == ("TTA.STEPS",) else ""
-        sources = PublishedOptions(source, layout.from_published)
+        source = ""
+        if grid.stated == ("TTA.STEPS",):
+            source = layout.published
+        published = PublishedOptions(source, layout.from_published)
         others.append(results_table(grid, f"sweep_{number}", f"{grid.title}{grid.shared_words}",
-                                    ["accuracy", "ece"], sources, layout.differences))
+                                    ["accuracy", "ece"], published, layout.differences))
     return leading, others
+
+
+def main_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
+    """Accuracy and ECE of a main grid, and what a user who may decline to answer needs.
+
+    Args:
+        grid: The runs of a backbone with the main table's settings.
+        name: Of the first table; the others add a word.
+        layout: Whose published numbers are shown, and which differences.
+    """
+    published = PublishedOptions(layout.published, layout.from_published)
+    results = results_table(grid, name, f"Accuracy and ECE, {grid.heading}",
+                            ["accuracy", "ece"], published, layout.differences)
+    decisions = decision_table(
+        grid, f"{name}_decisions", f"Decisions by confidence, {grid.heading}")
+    if decisions is None:
+        return [results]
+    return [results, decisions]
+
+
+def further_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
+    """The other metrics of a main grid: after post-hoc scaling, ACE, then all by their kind.
+
+    Args:
+        grid: The runs of a backbone with the main table's settings.
+        name: Of the main table, to which these add a word.
+        layout: Whose published numbers are shown, and which metrics.
+    """
+    published = PublishedOptions(layout.published, layout.from_published)
+    plain = replace(grid, notes=failure_notes(grid))  # the first table has the other notes
+    posthoc_metrics = list(POSTHOC_TABLE)
+    if layout.posthoc:
+        posthoc_metrics += POSTHOC
+    posthoc = results_table(plain, f"{name}_posthoc", f"ECE after post-hoc scaling, {grid.heading}",
+                            posthoc_metrics, published, layout.differences)
+    ace = results_table(plain, f"{name}_ace", f"Adaptive calibration error, {grid.heading}",
+                        ["ace"], published, layout.differences)
+    return [posthoc, ace, *metric_tables(grid, name)]
 
 
 def published_options(layout: Layout, spec: TableSpec) -> PublishedOptions:

@@ -88,17 +88,17 @@ def overview(grid: Grid, against_baseline: Sequence[Pair], baseline: str) -> Nam
     return NamedFigure("overview", caption, figure)
 
 
-def draw_over_confidence(axes: Axes, shown: Diagram, row: int) -> None:
+def draw_over_confidence(axes: Axes, data: Diagram, row: int) -> None:
     """A line from accuracy to mean confidence: its length to the right is over-confidence.
 
     Args:
         axes: Where it is drawn.
-        shown: Accuracy and confidence of a method.
+        data: Accuracy and confidence of a method.
         row: Its vertical position.
     """
-    accuracy = 100 * shown.accuracy
-    confidence = 100 * shown.confidence
-    colour = method_info(shown.method).colour
+    accuracy = 100 * data.accuracy
+    confidence = 100 * data.confidence
+    colour = method_info(data.method).colour
     axes.plot([accuracy, confidence], [row, row], color=colour, linewidth=3, alpha=0.45,
               solid_capstyle="butt")
     axes.plot(accuracy, row, "o", color="white", markeredgecolor=colour, markersize=6)

@@ -62,7 +62,12 @@ def is_deviation(metric: str) -> bool:
 
 
 def values_of(cell: Sequence[Measured], metric: str) -> list[float] | None:
-    """A metric of each run, as it is shown; None if there is no run or one lacks it."""
+    """A metric of each run, as it is shown; None if there is no run or one lacks it.
+
+    Args:
+        cell: Runs, such as several seeds.
+        metric: By name.
+    """
     values = []
     for measured in cell:
         if metric not in measured.metrics:
@@ -77,7 +82,15 @@ def are_ranked(cell: Sequence[Measured]) -> bool:
 
 
 def deviation_entry(cell: Sequence[Measured], metric: str) -> Entry | None:
-    """The sample standard deviation over seeds, in the units of the metric."""
+    """The sample standard deviation over seeds, in the units of the metric.
+
+    Args:
+        cell: Runs, one per seed.
+        metric: By name.
+
+    Returns:
+        None with fewer than two seeds, or if a run lacks the metric.
+    """
     values = values_of(measured_alike(cell, metric), metric)
     if values is None or len(values) < 2:
         return None
@@ -85,7 +98,12 @@ def deviation_entry(cell: Sequence[Measured], metric: str) -> Entry | None:
 
 
 def mean_entry(values: Sequence[float], decimals: int) -> Entry:
-    """The mean over seeds, with the sample deviation if there are several."""
+    """The mean over seeds, with the sample deviation if there are several.
+
+    Args:
+        values: One per seed, in the unit of the table.
+        decimals: That the table shows.
+    """
     std = None
     if len(values) > 1 and np.isfinite(values).all():
         std = float(np.std(values, ddof=1))
@@ -122,7 +140,15 @@ def average_entry(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | N
 
 
 def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[float] | None:
-    """The average over data sets of each seed; None if they have other seeds, or no such metric."""
+    """The average over data sets of each seed; None if they have other seeds, or no such metric.
+
+    Args:
+        cells: For each data set its runs, one per seed.
+        metric: By name.
+
+    Returns:
+        One per seed, in the unit of the metric.
+    """
     if metric not in METRICS:
         return None
     seeds = seeds_of(measured_alike(cells[0], metric))

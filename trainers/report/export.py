@@ -159,7 +159,12 @@ def exported_results(run: FinishedRun) -> dict[str, Any]:
 
 
 def exported_columns(run: FinishedRun, with_logits: bool) -> dict[str, Array]:
-    """The arrays of a copy's predictions.npz."""
+    """The arrays of a copy's predictions.npz.
+
+    Args:
+        run: A finished run.
+        with_logits: Whether it has the logits, or only top classes and their confidence.
+    """
     run.load_predictions()  # checks the file
     try:
         stored = read_arrays(run.folder / PREDICTIONS_FILE)
@@ -189,7 +194,12 @@ def exported_columns(run: FinishedRun, with_logits: bool) -> dict[str, Array]:
 
 
 def find_path(content: object, place: str = "") -> str:
-    """Where some JSON holds a path of this computer, as `key: value`; "" if nowhere."""
+    """Where some JSON holds a path of this computer, as `key: value`; "" if nowhere.
+
+    Args:
+        content: JSON as Python objects.
+        place: Keys that lead to it, joined by points.
+    """
     if isinstance(content, Mapping):
         for key, value in content.items():
             private = find_path(value, f"{place}.{key}" if place else str(key))

@@ -60,6 +60,7 @@ class Column:
 
     @property
     def label(self) -> str:
+        """As tables name it."""
         return self.names[0]
 
     @property
@@ -110,10 +111,12 @@ class Row:
 
     @property
     def method(self) -> str:
+        """Name of the trainer."""
         return str(self.record.method["trainer"])
 
     @property
     def label(self) -> str:
+        """All that names the row: method, prompt and settings."""
         return joined_parts(self.name, self.prompt, self.variant, self.settings, self.details)
 
     @property
@@ -172,6 +175,7 @@ class Grid:
 
     @property
     def bins(self) -> int:
+        """Number of bins of ECE, the same for all runs."""
         return next(iter(self.cells.values()))[0].bins
 
     @property
@@ -183,7 +187,12 @@ class Grid:
         return measured
 
     def column_label(self, column: Column, with_count: bool = False) -> str:
-        """The data set; with the number of images if it was run on several sets of images."""
+        """The data set; with the number of images if it was run on several sets of images.
+
+        Args:
+            column: The column.
+            with_count: Whether the number of images is stated in any case.
+        """
         label = column.label
         same_dataset = 0
         twins = []
@@ -514,7 +523,12 @@ def separate_layers(
 
 
 def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Measured]]:
-    """The runs of one row and column, the largest layer first."""
+    """The runs of one row and column, the largest layer first.
+
+    Args:
+        runs: Of the cell.
+        notes: Gets a note on each run that counts once with another; changed in place.
+    """
     different: dict[str, Measured] = {}
     # Of a run and its copy without logits the run itself counts.
     for measured in sorted(runs, key=lambda measured: (not measured.has_logits, measured.run.name)):
@@ -588,7 +602,12 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
 
 
 def layer_words(first: Layer, layer: Layer) -> str:
-    """What tells the runs of a further layer from those of the first, in words."""
+    """What tells the runs of a further layer from those of the first, in words.
+
+    Args:
+        first: The runs of the first layer by column.
+        layer: Those of the further layer.
+    """
     for column, cell in layer.items():
         if column in first:
             difference = first[column][0].record.difference(cell[0].record, "resume")

@@ -34,10 +34,10 @@ def layout_figures(measured: Sequence[Measured], layout: Layout) -> Iterator[Nam
 
 def grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:
     """The runs of each backbone, with labels that state the layout's settings."""
-    of_backbones = []
-    for table in by_backbone(measured):
-        of_backbones.append(grid_of(table.runs, table.label, table.label, layout.rows))
-    return of_backbones
+    arranged = []
+    for backbone in by_backbone(measured):
+        arranged.append(grid_of(backbone.runs, backbone.label, backbone.label, layout.rows))
+    return arranged
 
 
 def reliability(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
@@ -51,11 +51,13 @@ def reliability(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedF
 
 
 def sals(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE of the tuned methods without and with SaLS."""
     for grid in grids(measured, layout):
         yield from sals_figures(grid, "sals")
 
 
 def selective(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Selective accuracy on the images of all common data sets together."""
     for grid in grids(measured, layout):
         columns = grid.common_columns()
         if columns:
@@ -63,22 +65,26 @@ def selective(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFig
 
 
 def class_pairs(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """The mistakes of all methods by pair of classes, for each data set."""
     for grid in grids(measured, layout):
         for column in grid.columns:
             yield from pair_figures(grid, column)
 
 
 def plane_over_lambda(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Accuracy and ECE over λ, for each data set."""
     for grid in grids(measured, layout):
         yield from lambda_figures(grid)
 
 
 def steps(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """One against two steps."""
     for grid in grids(measured, layout):
         yield from step_figures(grid)
 
 
 def prompts(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE by initial prompt and method, for each data set."""
     for grid in grids(measured, layout):
         for column in grid.columns:
             yield prompt_figure(grid, column)

@@ -81,6 +81,10 @@ class FinishedRun:
 def read_run(folder: Path, name: str = "") -> FinishedRun:
     """The run in a folder.
 
+    Args:
+        folder: Of the run.
+        name: That the report calls it by; "" for the name of the folder.
+
     Raises:
         DataError: If it is not a finished run, or its files do not belong together.
     """
@@ -91,12 +95,16 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
         record = read_record(folder, results)
     else:
         record = read_1_0_record(folder, results)
-    check_classes(results, record)
+    check_image_count(results, record)
     return FinishedRun(folder, name or folder.name, record, results)
 
 
 def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     """The record of a run whose files agree about it.
+
+    Args:
+        folder: Of the run.
+        results: The content of its results.json.
 
     Raises:
         DataError: If one of the files is missing, edited, or of another run.
@@ -150,7 +158,12 @@ def check_record_values(record: RunRecord) -> None:
 
 
 def check_config(path: Path, expected: str) -> None:
-    """Refuses a config.yaml that is not the run's."""
+    """Refuses a config.yaml that is not the run's.
+
+    Args:
+        path: The file.
+        expected: SHA-256 of its content, in hex.
+    """
     try:
         content = read_regular(path)
     except OSError as error:
@@ -167,7 +180,7 @@ def read_1_0_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     return record_of_1_0(results, settings)
 
 
-def check_classes(results: dict[str, Any], record: RunRecord) -> None:
+def check_image_count(results: dict[str, Any], record: RunRecord) -> None:
     """Refuses more predicted images than the run had."""
     if results["n"] > record.data["n"]:
         raise DataError(

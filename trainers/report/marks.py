@@ -23,6 +23,7 @@ TOP_METRICS = {"accuracy": cal.accuracy, "ece": cal.ece, "ace": cal.ace, "mce": 
 
 
 def tuned_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of methods that tune."""
     return [row for row in rows if method_info(row.method).tuned]
 
 
@@ -96,7 +97,12 @@ def best_value(entries: Entries, rivals: Sequence[Row], at: int, higher: bool) -
 
 
 def states_difference(row: Row, differences: Differences) -> bool:
-    """Whether a row states its difference from a baseline."""
+    """Whether a row states its difference from a baseline.
+
+    Args:
+        row: The row.
+        differences: Which rows state their difference from which other row.
+    """
     info = method_info(row.method)
     if differences.ours:
         return any(is_named(row, name) for name in differences.ours)
@@ -239,7 +245,16 @@ def with_difference(entry: Entry, base: Entry, pairs: Sequence[CellPair], metric
 
 
 def difference_on_shared_images(pairs: Sequence[CellPair], metric: str) -> float | None:
-    """Ours minus theirs on the images that both have, in the units of the metric."""
+    """Ours minus theirs on the images that both have, in the units of the metric.
+
+    Args:
+        pairs: Our runs and theirs, a pair for each data set.
+        metric: By name.
+
+    Returns:
+        Mean over data sets; None if they share no images, or if the metric needs more than the top
+        classes.
+    """
     if metric not in TOP_METRICS:
         return None
     differences = []

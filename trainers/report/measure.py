@@ -286,6 +286,7 @@ def measure_run(
 
 
 def with_top_class_only(mistake: Mistake) -> Mistake:
+    """A mistake without its second and third class."""
     return replace(mistake, before=mistake.before[:1], after=mistake.after[:1])
 
 

@@ -308,7 +308,15 @@ def mean_over_confidence(parts: Sequence[tuple[Array, Array]]) -> float:
 
 
 def mean_rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
-    """√ of the mean over data sets and seeds of the debiased squared calibration error."""
+    """√ of the mean over data sets and seeds of the debiased squared calibration error.
+
+    Args:
+        parts: Confidence and correctness of each data set, (N, S) each for S seeds.
+        bins: Number of bins of equal width.
+
+    Returns:
+        A fraction.
+    """
     by_set = []
     for confidence, correct in parts:
         by_seed = []
@@ -363,7 +371,9 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
     images = images_fact(grid.counts(grid.common_columns()))
     bins = counted(grid.bins, "bin")
     notes.append(f"{images}. {bins}.")
-    compared = [pair.first for pair in pairs] + [pair.second for pair in pairs]
+    compared = []
+    for pair in pairs:
+        compared += [pair.first, pair.second]
     notes += failure_notes(grid, compared)
     facts = [
         images,
@@ -378,6 +388,7 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
 
 
 def pair_row(pair: Pair) -> TableRow:
+    """The row of a pair in `pairs_table`."""
     comparison = pair.comparison
     entries = [
         Entry(100 * pair.over[0], seeds=pair.seeds, signed=True),

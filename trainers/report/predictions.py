@@ -153,6 +153,10 @@ def add_logits(stored: dict[str, Array], results: Mapping[str, Any]) -> None:
     """Adds logits with the top class and the confidence of an exported run.
 
     The other classes share the rest of the probability evenly, which only keeps the sum at 1.
+
+    Args:
+        stored: The arrays of predictions.npz by name, changed in place.
+        results: The content of results.json.
     """
     check_arrays({name: stored[name] for name in EXPORTED if name in stored}, results, EXPORTED)
     for prefix in ("", "zero_shot_"):
@@ -235,7 +239,12 @@ def check_arrays(
 
 
 def check_values(columns: Mapping[str, Array], classes: int) -> None:
-    """Refuses positions that occur twice, and labels of unknown classes; columns are sorted."""
+    """Refuses positions that occur twice, and labels of unknown classes; columns are sorted.
+
+    Args:
+        columns: The arrays by name, sorted by `index`.
+        classes: Number of classes.
+    """
     index = columns["index"]
     if index[0] < 0 or (np.diff(index) == 0).any():
         raise DataError(f"{FILE_NAME}: 'index' must hold each position once, from 0; "
@@ -247,7 +256,12 @@ def check_values(columns: Mapping[str, Array], classes: int) -> None:
 
 
 def add_identities(columns: dict[str, Array], record: RunRecord) -> None:
-    """Makes identities one value of 16 bytes per image; those of 1.0 follow from the position."""
+    """Makes identities one value of 16 bytes per image; those of 1.0 follow from the position.
+
+    Args:
+        columns: The arrays by name, changed in place.
+        record: Of the run.
+    """
     images = str(record.data.get("images") or "")
     if record.is_1_0:
         digests = []

@@ -32,10 +32,12 @@ class Cell:
 
     @property
     def value(self) -> Decimal:
+        """The printed number."""
         return Decimal(self.printed.replace(",", ""))
 
     @property
     def decimals(self) -> int:
+        """How many digits are printed after the point."""
         return len(self.printed.partition(".")[2])
 
 

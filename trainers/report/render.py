@@ -71,7 +71,12 @@ def markdown(table: Table) -> str:
 
 
 def cell_text(entry: Entry | None, best: str) -> str:
-    """A cell as plain text; `best` is the pattern of the best ones."""
+    """A cell as plain text; `best` is the pattern of the best ones.
+
+    Args:
+        entry: The cell; None for an empty one.
+        best: Pattern such as `**{}**`.
+    """
     if entry is None:
         return ""
     parts = [entry.text]
@@ -146,6 +151,7 @@ def fits_one_column(table: Table) -> bool:
 
 
 def latex_label(row: TableRow) -> str:
+    """The label of a row; of a published one in italics, with its reference."""
     label = escape_latex(row.label)
     if row.published:
         label = rf"\textit{{{label}}}"

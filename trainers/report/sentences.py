@@ -58,10 +58,12 @@ def is_untuned_prompt(record: RunRecord) -> bool:
 
 
 def starts_from_prompt(record: RunRecord) -> bool:
+    """Whether a run starts from a learnt prompt."""
     return record.get("model.prompt.kind") == "learnt"
 
 
 def backbone_words(record: RunRecord) -> str:
+    """The backbone as tables name it."""
     return str(record.names.get("backbone") or record.model.get("backbone"))
 
 
@@ -121,7 +123,12 @@ def text_words(record: RunRecord) -> str:
 
 
 def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
-    """The settings of a run that are not defaults, in words; a learnt prompt is none of them."""
+    """The settings of a run that are not defaults, in words; a learnt prompt is none of them.
+
+    Args:
+        record: Of the run.
+        without: Keys of settings that are not said.
+    """
     hidden = set(without)
     words = []
     for key, (_, value) in record.changed.items():
@@ -190,7 +197,12 @@ def short_value(value: Any) -> str:
 
 
 def listed(words: Sequence[str], most: int = MANY) -> str:
-    """Some things by name, and how many more there are."""
+    """Some things by name, and how many more there are.
+
+    Args:
+        words: The things.
+        most: How many are named.
+    """
     if len(words) <= most:
         return ", ".join(words)
     return f"{', '.join(words[:most])} and {len(words) - most} more"
@@ -205,7 +217,12 @@ def joined_with_or(words: Sequence[str]) -> str:
 
 
 def joined(words: Sequence[str], last: str) -> str:
-    """Words with commas, and another word before the last one."""
+    """Words with commas, and another word before the last one.
+
+    Args:
+        words: The things.
+        last: such as `and`.
+    """
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"

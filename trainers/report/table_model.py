@@ -25,12 +25,14 @@ class Entry:
     ranked: bool = True  # False if too many images failed: never best
 
     def show(self, value: float) -> str:
+        """A number with the decimals of this cell."""
         if self.signed:
             return f"{round(value, self.decimals) + 0.0:+.{self.decimals}f}"  # + 0.0 avoids -0.0
         return f"{value:.{self.decimals}f}"
 
     @property
     def text(self) -> str:
+        """The cell without spread and difference."""
         if self.words:
             return self.words
         if np.isnan(self.value):
@@ -52,6 +54,7 @@ class Entry:
 
     @property
     def delta(self) -> str:
+        """The difference against the baseline with its sign; "" if there is none."""
         if self.difference is None:
             return ""
         return f"{self.difference:+.{self.decimals}f}"

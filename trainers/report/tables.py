@@ -208,7 +208,12 @@ def entries_of(blocks: Sequence[RowBlock]) -> list[Entry]:
 def spread_facts(
     blocks: Sequence[RowBlock], cells: Mapping[tuple[Row, Column], Sequence[Measured]],
 ) -> list[str]:
-    """What ± means, if any entry has it."""
+    """What ± means, if any entry has it.
+
+    Args:
+        blocks: Of the table.
+        cells: The runs of each row and column.
+    """
     for entry in entries_of(blocks):
         if entry.spread.startswith("±"):
             return [seeds_words(cells)]

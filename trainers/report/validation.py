@@ -91,11 +91,7 @@ class ValidationRuns:
             # matter.
             held_out.sort(key=lambda run: (-run.results["n"], run.name))
             for run in tested:
-                alike = []
-                for other in held_out:
-                    if corruption_of(other.record) == corruption_of(run.record):
-                        alike.append(other)
-                self.by_test[id(run)] = alike or held_out
+                self.by_test[id(run)] = of_same_corruption(held_out, run) or held_out
         if unused:
             self.notes.append(
                 "On validation images, and not of the settings, data set and seed of any test "
@@ -153,6 +149,12 @@ def fallback_note(run: FinishedRun, predictions: Predictions) -> str:
         f"{run.name} is not used as a validation run: {count:,} of {total:,} images have their "
         "zero-shot prediction, because adaptation gave no finite number."
     )
+
+
+def of_same_corruption(held_out: Sequence[FinishedRun], run: FinishedRun) -> list[FinishedRun]:
+    """The validation runs on images with the corruption of a test run's images."""
+    corruption = corruption_of(run.record)
+    return [other for other in held_out if corruption_of(other.record) == corruption]
 
 
 def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:

@@ -238,7 +238,12 @@ def better_sentence(pair: Pair) -> str:
 
 
 def accuracy_words(accuracy: Estimate, p: float) -> str:
-    """The difference in accuracy, and whether it may be chance."""
+    """The difference in accuracy, and whether it may be chance.
+
+    Args:
+        accuracy: The difference with its interval, as fractions.
+        p: Its corrected p-value.
+    """
     words = (f"Accuracy {signed(accuracy.value)} points "
              f"[{signed(accuracy.low)}, {signed(accuracy.high)}]")
     if p < LEVEL:
@@ -281,6 +286,7 @@ def power_sentence(pair: Pair) -> str:
 
 
 def side(over_confidence: float) -> str:
+    """In which direction confidence is wrong, in words."""
     return "over-confident" if over_confidence > 0 else "under-confident"
 
 
@@ -309,6 +315,7 @@ def signed(value: float) -> str:
 
 
 def p_words(p: float) -> str:
+    """A p-value as text."""
     if p < 0.001:
         return "p < 0.001"
     if p >= 0.1:

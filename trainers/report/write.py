@@ -98,7 +98,12 @@ def with_distinct_names(tables: Sequence[Table]) -> list[Table]:
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:
-    """A name; with the first number after it that makes it another one, if it is taken."""
+    """A name; with the first number after it that makes it another one, if it is taken.
+
+    Args:
+        name: The wanted one.
+        taken: Names that are in use.
+    """
     free = name
     number = 1
     while free in taken:

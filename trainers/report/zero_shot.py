@@ -93,7 +93,12 @@ def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:
 
 
 def zero_shot_part(measured: Measured, record: RunRecord) -> Measured:
-    """The zero-shot predictions of a run as a run of their own."""
+    """The zero-shot predictions of a run as a run of their own.
+
+    Args:
+        measured: A run of a method that tunes.
+        record: That a run of zero-shot under the same conditions would have.
+    """
     return replace(
         measured, record=record, tuned=measured.zero_shot, metrics=measured.zero_shot_metrics,
         sets=measured.zero_shot_sets, flagged=0, from_tuned_run=True,

@@ -81,6 +81,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
+        """AGREES or DIFFERS."""
         return AGREES if self.agrees else DIFFERS
 
 
@@ -129,7 +130,7 @@ def compare(
         grid: The runs.
         column: The data set.
         measured: The run that is compared.
-        rerun: The log, as published_reruns.json has it.
+        rerun: The log, as reruns.json has it.
     """
     common: dict[str, Any] = {
         "dataset": grid.column_label(column), "method": rerun["trainer"], "source": rerun["source"],
@@ -153,7 +154,7 @@ def compare_count(
 
     Args:
         measured: Our run.
-        rerun: What the log says, from published_reruns.json.
+        rerun: What the log says, from reruns.json.
         common: The fields of the comparison that name run and log.
     """
     right = int(measured.tuned.correct.sum())
@@ -176,7 +177,7 @@ def compare_confidence(
 
     Args:
         measured: Our run.
-        rerun: What the log says, from published_reruns.json.
+        rerun: What the log says, from reruns.json.
         common: The fields of the comparison that name run and log.
     """
     ours = float(measured.tuned.confidence.mean(dtype=np.float64))
@@ -193,7 +194,7 @@ def compare_bins(
 
     Args:
         measured: Our run.
-        rerun: What the log says, from published_reruns.json.
+        rerun: What the log says, from reruns.json.
         common: The fields of the comparison that name run and log.
     """
     ours = reliability(*measured.tuned, BINS).count
@@ -217,7 +218,7 @@ def compare_blocks(
 
     Args:
         measured: Our run.
-        rerun: What the log says, from published_reruns.json.
+        rerun: What the log says, from reruns.json.
         common: The fields of the comparison that name run and log.
     """
     ends = rerun["running"]["seen"]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -58,6 +59,7 @@ class Adaptation:
 
     @property
     def floor(self) -> Array:
+        """The lowest confidence that the coherence after tuning allows, of each image."""
         return theory.confidence_floor(self.mu, len(self.before), self.scale)
 
 
@@ -114,28 +116,37 @@ def adaptation(
         trainer.initial = trainer.with_jacobian()
     features = trainer.view_features()
     features.fill(trainer.dist)
-    episodes = []
+    batches = []
     for batch in features.batches(batched(trainer.data.indices, trainer.numerics.episodes)):
-        episodes.append(episode(trainer, batch.views))
-    zero_shot, mu, similarity, confidence = map(np.concatenate, zip(*episodes, strict=True))
+        batches.append(tune_batch(trainer, batch.views))
+    per_image = {}
+    for name in TunedBatch._fields:
+        per_image[name] = np.concatenate([getattr(batch, name) for batch in batches])
     computed = Adaptation(
         before=trainer.clip.text.cpu().numpy(),
         scale=float(trainer.clip.scale),
         steps=cfg.TTA.STEPS,
-        zero_shot=zero_shot,
-        mu=mu,
-        similarity=similarity,
-        confidence=confidence,
+        **per_image,
     )
     write_arrays(file, **vars(computed))
     return computed
 
 
-def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, Array, Array, Array]:
+class TunedBatch(NamedTuple):
+    """Of each image of a batch, (B,); see `Adaptation`."""
+
+    zero_shot: Array
+    mu: Array
+    similarity: Array
+    confidence: Array
+
+
+def tune_batch(trainer: BaseTrainer, views: Tensor) -> TunedBatch:
     """Tunes on each image of a batch.
 
-    Returns:
-        Confidence before; then largest and mean similarity of classes, and confidence afterwards.
+    Args:
+        trainer: The method.
+        views: Unit features of the images' views, (B, V, d).
     """
     adapted = trainer.adapt(views)
     if adapted.ctx is None:
@@ -147,11 +158,16 @@ def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, Array, Array, A
         matrix = theory.similarity(text.cpu().numpy())
         largest.append(theory.coherence(matrix))
         mean.append(theory.pairs(matrix).mean())
-    before = confidence_of(adapted.zero_shot_logits)
-    return before, np.array(largest), np.array(mean), confidence_of(adapted.logits)
+    return TunedBatch(
+        zero_shot=confidence_of(adapted.zero_shot_logits),
+        mu=np.array(largest),
+        similarity=np.array(mean),
+        confidence=confidence_of(adapted.logits),
+    )
 
 
 def confidence_of(logits: Tensor) -> Array:
+    """Probability of the top class of each image, (N,), from logits (N, K)."""
     return logits.softmax(-1).amax(-1).cpu().numpy()
 
 

@@ -97,6 +97,7 @@ class Check:
 
     @property
     def ours(self) -> float:
+        """Mean over seeds."""
         return float(np.mean(list(self.by_seed.values())))
 
     @property
@@ -131,6 +132,7 @@ class Check:
 
     @property
     def verdict(self) -> str:
+        """AGREES, DIFFERS or UNPUBLISHED."""
         if self.allowed is None:
             return UNPUBLISHED
         if self.failed:
@@ -221,19 +223,25 @@ class Verification:
                 )
         for grid in self.grids:
             notes += [*failure_notes(grid), *grid.notes]
-        other = []
-        for grid in self.grids:
-            for row in grid.rows:
-                if row.settings or row.details:
-                    other.append(row.label)
-        if other:
+        unpublished = self.rows_of_other_settings()
+        if unpublished:
             notes.append(
                 "Other settings than the published ones, so nothing is published for them: "
-                f"{listed(other)}."
+                f"{listed(unpublished)}."
             )
         return notes
 
+    def rows_of_other_settings(self) -> list[str]:
+        """Labels of the rows whose settings are not the published ones."""
+        labels = []
+        for grid in self.grids:
+            for row in grid.rows:
+                if row.settings or row.details:
+                    labels.append(row.label)
+        return labels
+
     def summary(self) -> str:
+        """How many cells agree, in words."""
         count = Counter(check.verdict for check in self.checks)
         whose = "a published figure"
         if any(CARD in check.published for check in self.checks):
@@ -251,6 +259,7 @@ class Verification:
         )
 
     def verdict(self) -> Verdict:
+        """What the page says first."""
         basis = (
             "The tables show each cell with its references, the range that is allowed, and its "
             "verdict."
@@ -382,7 +391,15 @@ def make_check(
 
 
 def margin_of(metric: str, checks: Sequence[Check]) -> float:
-    """By how much published ranges of a metric are widened; see `rule`."""
+    """By how much published ranges of a metric are widened; see `rule`.
+
+    Args:
+        metric: By name.
+        checks: All checks by this metric.
+
+    Returns:
+        Points.
+    """
     deviations = [0.25]
     for cell in paper.cells("std_analysis"):
         if cell.metric == f"{metric}_std":
@@ -439,7 +456,15 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
 
 
 def card_figures(record: RunRecord, metric: str) -> dict[str, float]:
-    """What the card of the small CLIP says about a run's conditions."""
+    """What the card of the small CLIP says about a run's conditions.
+
+    Args:
+        record: Of the run.
+        metric: By name.
+
+    Returns:
+        The figure in percent by source; {} for other models and settings.
+    """
     if record.changed or record.model["backbone"] != SMALL:
         return {}
     for name, figures in card_results(str(record.data["dataset"])).items():
@@ -489,7 +514,12 @@ def explain_all(checks: Sequence[Check]) -> list[list[str]]:
 
 
 def explain(check: Check, zero_shot: Check | None) -> list[str]:
-    """Names of REASONS that would explain a difference from the nearest source."""
+    """Names of REASONS that would explain a difference from the nearest source.
+
+    Args:
+        check: A check of one metric.
+        zero_shot: The same check of zero-shot; None if it was not run.
+    """
     if check.verdict != DIFFERS:
         return []
     if check.fewer_images:

@@ -106,33 +106,16 @@ def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
         for r, line in enumerate(lines):
             for axes in panels[2 * r : 2 * r + 2, len(line) :].flat:
                 axes.set_axis_off()
-            for c, (title, label, data) in enumerate(line):
+            for c, panel in enumerate(line):
                 axes, strip = panels[2 * r : 2 * r + 2, c]
+                draw_panel(axes, strip, panel.data)
                 if r == 0 or broken:
-                    axes.set_title(wrapped(title, 22), fontweight="bold")
+                    axes.set_title(wrapped(panel.title, 22), fontweight="bold")
                 if c == 0:
-                    axes.set_ylabel(wrapped(label, 22), fontweight="bold")
-                if data:
-                    draw_bins(axes, data)
-                    # The density of confidence. Its square root shows sparse regions beside a
-                    # spike.
-                    strip.imshow(
-                        np.sqrt(data.density)[None],
-                        cmap=DENSITY,
-                        aspect="auto",
-                        extent=(0, 1, 0, 1),
-                        vmin=0,
-                    )
-                    strip.spines[["top", "right"]].set_visible(True)
-                    strip.set(xlim=(0, 1))
-                else:
-                    axes.text(
-                        0.5, 0.5, "no run", ha="center", va="center", fontsize=6.5, color=GREY
-                    )
-                strip.set(yticks=[], xticks=[0, 0.5, 1])
-                axes.set(ylim=(0, 1), yticks=[0, 0.5, 1])
+                    axes.set_ylabel(wrapped(panel.label, 22), fontweight="bold")
                 axes.tick_params(labelleft=c == 0)
-                strip.tick_params(labelbottom=r + 1 == len(lines) or c >= len(lines[r + 1]))
+                is_lowest = r + 1 == len(lines) or c >= len(lines[r + 1])
+                strip.tick_params(labelbottom=is_lowest)
         figure.align_ylabels(panels[::2, 0])
         figure.supxlabel("confidence", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
@@ -142,6 +125,32 @@ def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
         ]
         figure.legend(handles=handles, loc="outside upper right", ncols=2, fontsize=7)
         return figure
+
+
+def draw_panel(axes: Axes, strip: Axes, data: Diagram | None) -> None:
+    """One reliability diagram with the density of confidence below it.
+
+    Args:
+        axes: Where the diagram is drawn.
+        strip: Where the density is drawn.
+        data: The diagram; None for a run that is missing.
+    """
+    if data:
+        draw_bins(axes, data)
+        # The square root shows sparse regions beside a spike.
+        strip.imshow(
+            np.sqrt(data.density)[None],
+            cmap=DENSITY,
+            aspect="auto",
+            extent=(0, 1, 0, 1),
+            vmin=0,
+        )
+        strip.spines[["top", "right"]].set_visible(True)
+        strip.set(xlim=(0, 1))
+    else:
+        axes.text(0.5, 0.5, "no run", ha="center", va="center", fontsize=6.5, color=GREY)
+    strip.set(yticks=[], xticks=[0, 0.5, 1])
+    axes.set(ylim=(0, 1), yticks=[0, 0.5, 1])
 
 
 def panel_lines(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> list[list[Panel]]:

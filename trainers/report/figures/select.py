@@ -145,7 +145,7 @@ def sweep_figures(main: Grid, sweeps: Sequence[Grid], suffix: str) -> Iterator[N
         sweeps: For each swept setting the runs that differ in it.
         suffix: Of the figures' names, which tells backbones apart.
     """
-    weights = []
+    over_lambda = []  # the sweeps over λ, one for each method
     for grid in sweeps:
         key = grid.stated[0]
         if key == "TTA.RESET":
@@ -157,24 +157,46 @@ def sweep_figures(main: Grid, sweeps: Sequence[Grid], suffix: str) -> Iterator[N
             for column in grid.columns:
                 yield from skip_on_error(prompt_figure, grid, column, suffix)
         if key.endswith(".LAMBDA"):
-            weights.append(grid)
+            over_lambda.append(grid)
     drawn = set()
-    for grid in weights:
+    for grid in over_lambda:
         for column in grid.columns:
             label = grid.column_label(column)
-            if label in drawn:
-                continue
-            drawn.add(label)
-            paths: dict[MethodInfo, dict[float, Point]] = {}
-            for other in weights:
-                for other_column in other.columns:
-                    if other_column.record.is_same(column.record, "column"):
-                        paths |= lambda_points(other, other_column)
-            others = {}
-            for main_column in main.columns:
-                if main_column.record.is_same(column.record, "column"):
-                    others = other_points(main, main_column, paths)
-            yield from skip_on_error(lambda_figure, grid, column, paths, others, suffix)
+            if label not in drawn:
+                drawn.add(label)
+                yield from skip_on_error(
+                    common_lambda_figure, main, over_lambda, grid, column, suffix)
+
+
+def common_lambda_figure(
+    main: Grid, over_lambda: Sequence[Grid], grid: Grid, column: Column, suffix: str,
+) -> NamedFigure:
+    """The accuracy–ECE plane of all sweeps over λ on one data set.
+
+    Args:
+        main: The runs with the main table's settings, which has the other methods.
+        over_lambda: The runs of each sweep.
+        grid: That of the sweeps which has the column.
+        column: The data set.
+        suffix: Of the figure's name.
+    """
+    paths: dict[MethodInfo, dict[float, Point]] = {}
+    for other in over_lambda:
+        for other_column in same_columns(other, column):
+            paths |= lambda_points(other, other_column)
+    others: dict[MethodInfo, Point] = {}
+    for main_column in same_columns(main, column):
+        others = other_points(main, main_column, paths)
+    return lambda_figure(grid, column, paths, others, suffix)
+
+
+def same_columns(grid: Grid, column: Column) -> list[Column]:
+    """The columns of a grid that have the images of a column of another grid."""
+    columns = []
+    for other in grid.columns:
+        if other.record.is_same(column.record, "column"):
+            columns.append(other)
+    return columns
 
 
 def reliability_figure(grid: Grid, name: str) -> NamedFigure:

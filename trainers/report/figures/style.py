@@ -82,7 +82,12 @@ RC: Any = {
 
 
 def lighter(colour: str, amount: float = 0.55) -> str:
-    """A colour mixed with white."""
+    """A colour mixed with white.
+
+    Args:
+        colour: As matplotlib takes it.
+        amount: Share of white, from 0 to 1.
+    """
     red, green, blue = (part + (1 - part) * amount for part in to_rgb(colour))
     return to_hex((red, green, blue)).upper()
 
@@ -94,7 +99,12 @@ def wrapped(label: str, width: int = 24) -> str:
 
 
 def legend_columns(labels: Iterable[str], width: float) -> int:
-    """As many columns of a legend as fit into `width` inches."""
+    """As many columns of a legend as fit into `width` inches.
+
+    Args:
+        labels: Each may have several lines.
+        width: Of the legend.
+    """
     longest = 0
     for label in labels:
         for line in label.splitlines():
@@ -171,10 +181,10 @@ def inline_svg(figure: Figure, name: str) -> str:
     )
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
 
-    def with_name(found: re.Match) -> str:
+    def with_name(attribute: re.Match) -> str:
         """An id that something refers to is renamed; others go."""
-        if found[1] in used:
-            return f' id="{name}-{found[1]}"'
+        if attribute[1] in used:
+            return f' id="{name}-{attribute[1]}"'
         return ""
 
     text = re.sub(r' id="([^"]*)"', with_name, text)
@@ -195,7 +205,12 @@ def two_decimals(number: re.Match) -> str:
 
 
 def stamped(figure: Figure, text: str) -> Figure:
-    """The figure with a line of small print below it."""
+    """The figure with a line of small print below it.
+
+    Args:
+        figure: Changed in place.
+        text: The line.
+    """
     with styled():
         lay_out(figure)  # everything in it moves up
         width, height = figure.get_size_inches()
