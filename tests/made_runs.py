@@ -334,6 +334,11 @@ def labels(grid: Grid) -> list[str]:
     return [row.label for row in grid.rows]
 
 
+def row_labels(table: Table) -> list[str]:
+    """Of the table's first block."""
+    return [row.label for row in table.blocks[0].rows]
+
+
 def by_label(figure_data):
     """The data of a figure, by the label of each method."""
     return {method.label: data for method, data in figure_data.items()}

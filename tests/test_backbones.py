@@ -41,7 +41,7 @@ def run(root: Path, kind: str, trainer: str, folder: Path, *opts: object) -> dic
         "--root", root / "images", "--backbone", backbone_of(root, kind), "--output-dir", folder,
         "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TTA.EPISODES", 4, "DATALOADER.NUM_WORKERS", 0, *opts,
     ]
-    train.main([str(argument) for argument in arguments])
+    train.main(list(map(str, arguments)))
     return json.loads((folder / "results.json").read_text())
 
 

@@ -14,15 +14,20 @@ from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.spec_tables import spec_tables
 
 from common import run_tool
-from made_runs import compared, entry, labels, make_run, measured_runs, numbered, report_on
+from made_runs import (
+    compared,
+    entry,
+    labels,
+    make_run,
+    measured_runs,
+    numbered,
+    report_on,
+    row_labels,
+)
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 FOG = {"data.corruption": "fog", "data.severity": 5}
 LEARNT = {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "first", "position": "end"}
-
-
-def row_labels(table) -> list[str]:
-    return [row.label for row in table.blocks[0].rows]
 
 
 def pairs_table(report):

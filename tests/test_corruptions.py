@@ -21,7 +21,7 @@ from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
 
 from common import run_tool
-from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c
+from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c, labels_of, paths_of
 from hosted_sets import pack
 
 NEW = ("CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC")
@@ -47,7 +47,7 @@ def build(name: str, root: Path) -> None:
 def test_cifar_is_read_from_torchvisions_files(classes, protocol, tmp_path):
     images = build_cifar(tmp_path, classes, protocol=protocol)
     data = build_dataset(f"CIFAR{classes}", tmp_path)
-    assert [item.label for item in data.test] == [n % classes for n in range(20)]
+    assert labels_of(data.test) == [n % classes for n in range(20)]
     assert np.array_equal([np.asarray(data.read_image(item)) for item in data.test], images)
     assert len(data.train) == (100 if classes == 10 else 20)
     assert data.read_image(data.train[-1]).size == (32, 32)
@@ -116,10 +116,10 @@ def test_rows_of_a_severity(tmp_path):
     for severity in SEVERITIES:
         data = build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=severity)
         rows = range(20 * (severity - 1), 20 * severity)
-        assert [item.impath for item in data.test] == [
+        assert paths_of(data.test) == [
             f"{tmp_path}/CIFAR-10-C/fog.npy::{row}" for row in rows
         ]
-        assert [item.label for item in data.test] == arrays["labels"][rows].tolist()
+        assert labels_of(data.test) == arrays["labels"][rows].tolist()
         assert np.array_equal(
             [np.asarray(data.read_image(item)) for item in data.test], arrays["fog"][rows]
         )

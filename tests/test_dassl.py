@@ -45,7 +45,7 @@ def plugin(*args: object, cwd: Path = CHECKOUT, absent: str = "") -> subprocess.
         for name in list(sys.modules):
             if name.partition(".")[0] == "clip":
                 del sys.modules[name]  # as if it had not been imported before the checkout's
-        run_tool(lambda: main([str(arg) for arg in args]))
+        run_tool(lambda: main(list(map(str, args))))
 
     return forked(run)
 

@@ -13,7 +13,7 @@ import pytest
 from promptcal.datasets.download.install import move
 from promptcal.datasets.utils.lock import OwnedLock
 
-from file_server import names
+from folders import names
 
 
 @pytest.fixture

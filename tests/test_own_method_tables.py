@@ -18,7 +18,7 @@ from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table_model import Table
 
 from common import run_tool
-from made_runs import compared, entry, labels, make_run, report_on
+from made_runs import compared, entry, labels, make_run, report_on, row_labels
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
@@ -115,11 +115,11 @@ def test_a_setting_that_all_rows_share_stands_in_the_caption(tmp_path):
         settings = {} if trainer == "ZeroShot" else {"TTA.STEPS": 2}
         make_run(tmp_path, trainer, n=60, settings=settings)
     table = main_table(tmp_path)
-    assert [row.label for row in table.blocks[0].rows] == ["Zero-shot", "TPT", "SoC"]
+    assert row_labels(table) == ["Zero-shot", "TPT", "SoC"]
     assert table.title == "Accuracy and ECE, ViT-L/14, 2 steps"
     make_run(tmp_path, "OTPT", n=60)
     table = main_table(tmp_path)
-    assert [row.label for row in table.blocks[0].rows] == [
+    assert row_labels(table) == [
         "Zero-shot", "TPT, 2 steps", "O-TPT", "SoC, 2 steps",
     ]
 

@@ -11,7 +11,7 @@ from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.sentences import column_words
 
 from common import run_tool
-from data_roots import picture
+from data_roots import classnames_of, file_names_of, groups_of, labels_of, picture
 
 ROWS = (
     ("images/a.png", "NV", "train", "p1"),
@@ -45,10 +45,10 @@ def skin(tmp_path: Path) -> Path:
 def test_a_table_with_usual_headers_needs_no_settings(skin):
     dataset = build_dataset("Table", skin)
     assert dataset.classnames == ["BKL", "MEL", "NV"]
-    assert [Path(item.impath).name for item in dataset.test] == ["c.png", "d.png", "e.png"]
-    assert [item.label for item in dataset.test] == [2, 1, 0]
-    assert [item.group for item in dataset.test] == ["p3", "p3", "p4"]
-    assert [Path(item.impath).name for item in dataset.train] == ["a.png", "b.png"]
+    assert file_names_of(dataset.test) == ["c.png", "d.png", "e.png"]
+    assert labels_of(dataset.test) == [2, 1, 0]
+    assert groups_of(dataset.test) == ["p3", "p3", "p4"]
+    assert file_names_of(dataset.train) == ["a.png", "b.png"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_real_headers_are_named_with_a_setting(skin, name, separator):
     write_csv(skin, header, name=name, separator=separator)
     columns = "image=where is it, label=what split=fold no group=WHO"
     dataset = build_dataset("Table", skin, columns=columns)
-    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
+    assert classnames_of(dataset.test) == ["NV", "MEL", "BKL"]
     assert dataset.test[0].group == "p3"
 
 
@@ -102,8 +102,8 @@ def test_tables_as_spreadsheets_write_them(skin, quirk):
     path = skin / "labels.csv"
     path.write_bytes(with_quirk(path.read_text(), quirk))
     dataset = build_dataset("Table", skin)
-    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
-    assert [item.group for item in dataset.test] == ["p3", "p3", "p4"]
+    assert classnames_of(dataset.test) == ["NV", "MEL", "BKL"]
+    assert groups_of(dataset.test) == ["p3", "p3", "p4"]
 
 
 def test_tables_that_cannot_be_read_get_a_remedy(skin):
@@ -136,7 +136,7 @@ def test_numbered_folds(skin, caplog):
     with pytest.raises(DataError, match=message):
         build_dataset("Table", skin, columns=COLUMNS)
     dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=2")
-    assert [Path(item.impath).name for item in dataset.test] == ["c.png"]
+    assert file_names_of(dataset.test) == ["c.png"]
     assert len(dataset.train) == 4
     dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=0,1 val=2")
     assert (len(dataset.test), len(dataset.val), len(dataset.train)) == (4, 1, 0)
@@ -323,7 +323,7 @@ def test_a_parquet_table_of_paths(skin):
         pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet"
     )
     dataset = build_dataset("Table", skin)
-    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
+    assert classnames_of(dataset.test) == ["NV", "MEL", "BKL"]
     columns["path"] = ("images/z.png", *columns["path"][1:])
     columns["fold"] = ("test",) * 5
     parquet.write_table(

@@ -28,7 +28,7 @@ from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableR
 from promptcal.trainers.runs.record import results_hash
 
 from common import run_tool
-from made_runs import make_run, report_on, rewrite_predictions
+from made_runs import make_run, report_on, rewrite_predictions, row_labels
 
 SCRIPT = "<script>alert(1)</script>"
 DEEP = "[" * 3000 + "]" * 3000
@@ -55,7 +55,7 @@ def report_of(root):
     """The report on all runs, which must be finished and contain the good one; and its rows."""
     report = report_on(root)
     assert SCRIPT not in report.page.read_text(encoding="utf-8")
-    rows = [row.label for row in report.tables[0].blocks[0].rows]
+    rows = row_labels(report.tables[0])
     assert "SoC" in rows
     return report, rows
 

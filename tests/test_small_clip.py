@@ -27,6 +27,7 @@ from promptcal.trainers.vlm.small.training import normalised, random_crops, trai
 from safetensors.torch import load_file
 
 from common import PROJECT, run_tool
+from data_roots import labels_of
 
 SMALL = PROJECT / "trainers" / "vlm" / "small"
 WEIGHTS = SMALL / "small_clip.safetensors"
@@ -67,7 +68,7 @@ def test_the_geometry_is_that_of_clip_and_of_the_card():
     assert pairs.min() > 0
     assert f"mean {pairs.mean():.2f}, standard deviation {pairs.std():.3f}" in CARD
     cosines = images @ text.T
-    labels = torch.tensor([item.label for item in items])
+    labels = torch.tensor(labels_of(items))
     confidence, guess = (model.logit_scale.exp() * cosines).softmax(-1).max(-1)
     accuracy = (guess == labels).float().mean()
     assert cosines.gather(1, labels[:, None]).mean() < 0.5

@@ -14,6 +14,7 @@ from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.tpt import TPT
 
 from common import openai_state, random_clip, run_tool
+from folders import RUN_FILES, contents, names
 
 TRAINERS = ["ZeroShot", "TPT", "CTPT", "OTPT", "SoC"]
 FEW_VIEWS = ("TTA.VIEWS", 12, "TTA.SELECT", 0.25)
@@ -24,8 +25,7 @@ def test_every_trainer_end_to_end(train, image_folder, tmp_path, trainer):
     done = train(trainer, *FEW_VIEWS)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
-    assert {path.name for path in run.iterdir()} == {
-        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
+    assert names(run) == RUN_FILES
     results = json.loads((run / "results.json").read_text())
     with np.load(run / "predictions.npz") as file:
         predictions = dict(file)
@@ -74,13 +74,11 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path):
 
 def test_a_run_that_cannot_start_overwrites_nothing(train, tmp_path):
     assert train("ZeroShot").returncode == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = contents(tmp_path / "run")
     (tmp_path / "damaged.pt").write_bytes(b"no weights")
     done = train("ZeroShot", "--overwrite", "--backbone", tmp_path / "damaged.pt")
     assert done.returncode == 2 and "damaged.pt" in done.stderr
-    assert {
-        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
-    } == before
+    assert contents(tmp_path / "run") == before
 
 
 def test_other_bins_need_the_predictions(train, tmp_path):

@@ -28,6 +28,7 @@ from promptcal.trainers.vlm.small import card_results
 
 from common import PROJECT, run_tool
 from finished_experiments import finished_runs
+from folders import names
 from hosted_sets import hosted
 from made_runs import entry, make_run, measured_runs
 
@@ -213,7 +214,7 @@ def test_missing_data_is_downloaded_below_the_root(tmp_path, monkeypatch):
         read_experiment("verify"), Workspace(str(root), tmp_path / "out"), ["dtd"]
     )
     assert len(build_dataset("DescribableTextures", root).test)
-    assert [p.name for p in root.iterdir()] == [cls.folder]
+    assert names(root) == [cls.folder]
     assert run_tool("reproduce.py", "verify").stderr.strip().endswith("give the folder with --root")
 
 
