@@ -1,6 +1,7 @@
 """What lies in a folder."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 # Of a finished run.
@@ -21,3 +22,8 @@ def contents(folder: Path) -> dict[str, bytes]:
         if path.is_file():
             files[path.relative_to(folder).as_posix()] = path.read_bytes()
     return files
+
+
+def results_of(run: Path) -> dict:
+    """The content of results.json."""
+    return json.loads((run / "results.json").read_text(encoding="utf-8"))

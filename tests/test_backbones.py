@@ -12,6 +12,7 @@ from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 
 import test_hugging_face
 from common import make_image_folder
+from folders import results_of
 from made_models import SIDE, make_open_clip
 
 
@@ -42,7 +43,7 @@ def run(root: Path, kind: str, trainer: str, folder: Path, *opts: object) -> dic
         "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TTA.EPISODES", 4, "DATALOADER.NUM_WORKERS", 0, *opts,
     ]
     train.main(list(map(str, arguments)))
-    return json.loads((folder / "results.json").read_text())
+    return results_of(folder)
 
 
 @pytest.mark.parametrize("kind", ["gelu", "siglip", "bert", "hf"])

@@ -17,6 +17,7 @@ from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 
 from common import PROJECT, random_clip, run_tool
+from folders import results_of
 
 NAMES = {
     "Adapter", "adapt", "build_dataset", "evaluate", "list_backbones", "list_datasets",
@@ -61,8 +62,8 @@ def evaluate(image_folder: Path, clip_file: Path):
 def test_it_is_the_run_of_the_command(evaluate, train, tmp_path):
     result = evaluate(output=tmp_path / "here")
     assert train("SoC", *FEW_VIEWS).returncode == 0
-    theirs = json.loads((tmp_path / "run" / "results.json").read_text())
-    ours = json.loads((tmp_path / "here" / "results.json").read_text())
+    theirs = results_of(tmp_path / "run")
+    ours = results_of(tmp_path / "here")
     assert ours["record"] == theirs["record"]  # the same weights: those of the file
     assert (result.accuracy, result.ece, result.over_confidence) == pytest.approx(
         (theirs["accuracy"], theirs["ece"], theirs["over_confidence"]))

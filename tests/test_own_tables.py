@@ -120,9 +120,9 @@ def test_tables_that_cannot_be_read_get_a_remedy(skin):
 
 
 def test_numbered_folds(skin, caplog):
-    rows = [
-        (image, code, str(number % 3), group) for number, (image, code, _, group) in enumerate(ROWS)
-    ]
+    rows = []
+    for number, (image, code, _, group) in enumerate(ROWS):
+        rows.append((image, code, str(number % 3), group))
     write_csv(skin, "path,diagnosis,fold,patient", rows)
     assert len(build_dataset("Table", skin).test) == 5  # numbers are no splits by themselves
     assert (
@@ -215,14 +215,13 @@ def test_words_for_codes(skin, kind, tmp_path):
 
 
 def test_numbers_and_a_list_of_names_by_label(skin):
-    codes = {"NV": "10", "MEL": "2", "BKL": "0"}
-    rows = [(image, codes[code], split, group) for image, code, split, group in ROWS]
-    write_csv(skin, "path,label,split,patient", rows)
+    def write_codes(codes: dict[str, str]) -> None:
+        rows = [(image, codes[code], split, group) for image, code, split, group in ROWS]
+        write_csv(skin, "path,label,split,patient", rows)
+
+    write_codes({"NV": "10", "MEL": "2", "BKL": "0"})
     assert build_dataset("Table", skin).classnames == ["0", "2", "10"]
-    rows = [
-        (image, {"10": "1"}.get(code, code), split, group) for image, code, split, group in rows
-    ]
-    write_csv(skin, "path,label,split,patient", rows)
+    write_codes({"NV": "1", "MEL": "2", "BKL": "0"})
     (skin / "names.txt").write_text("benign keratosis\nmelanocytic nevus\nmelanoma\n")
     dataset = build_dataset("Table", skin, classnames="names.txt")
     assert dataset.classnames == ["benign keratosis", "melanocytic nevus", "melanoma"]
@@ -316,19 +315,16 @@ def test_a_parquet_table_of_paths(skin):
     from pyarrow import parquet
 
     (skin / "labels.csv").unlink()
-    columns = dict(
-        zip(("path", "diagnosis", "fold", "patient_id"), zip(*ROWS, strict=True), strict=True)
-    )
-    parquet.write_table(
-        pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet"
-    )
+    columns = {"path": [], "diagnosis": [], "fold": [], "patient_id": []}
+    for row in ROWS:
+        for cells, cell in zip(columns.values(), row, strict=True):
+            cells.append(cell)
+    parquet.write_table(pyarrow.table(columns), skin / "t.parquet")
     dataset = build_dataset("Table", skin)
     assert classnames_of(dataset.test) == ["NV", "MEL", "BKL"]
-    columns["path"] = ("images/z.png", *columns["path"][1:])
-    columns["fold"] = ("test",) * 5
-    parquet.write_table(
-        pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet"
-    )
+    columns["path"][0] = "images/z.png"
+    columns["fold"] = ["test"] * 5
+    parquet.write_table(pyarrow.table(columns), skin / "t.parquet")
     with pytest.raises(DataError, match="t.parquet, row 1: there is no image 'images/z.png'"):
         build_dataset("Table", skin)
     (skin / "t.parquet").write_bytes(b"PAR1 cut")

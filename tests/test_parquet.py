@@ -18,6 +18,7 @@ from promptcal.datasets.views.images import BadImageError
 
 from common import run_tool
 from data_roots import SHARED, groups_of, labels_of, picture
+from folders import results_of
 from made_parquet import cells, label_feature, write_columns
 
 pytestmark = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
@@ -117,7 +118,7 @@ def test_a_run(hub, tmp_path):
         "--backbone", "small", "--output-dir", tmp_path / "run",
         "TTA.VIEWS", 8, "TTA.SELECT", 0.5, "DATASET.CLASSNAMES", names)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert results["n"] == 6 and results["record"]["data"]["dataset"] == "Parquet"
     with np.load(tmp_path / "run" / "predictions.npz") as file:
         assert len(np.unique(file["image"], axis=0)) == 6

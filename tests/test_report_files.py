@@ -28,6 +28,7 @@ from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableR
 from promptcal.trainers.runs.record import results_hash
 
 from common import run_tool
+from folders import results_of
 from made_runs import make_run, report_on, rewrite_predictions, row_labels
 
 SCRIPT = "<script>alert(1)</script>"
@@ -62,10 +63,6 @@ def report_of(root):
 
 def notes_begin_with(notes, words: str) -> bool:
     return any(note.startswith(words) for note in notes)
-
-
-def results_of(folder: Path) -> dict:
-    return json.loads((folder / "results.json").read_text())
 
 
 def signed(results: dict) -> dict:

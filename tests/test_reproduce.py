@@ -475,9 +475,8 @@ def test_view_features_are_stored_by_the_first_run_that_uses_them():
     costs = estimate(plan, set())
     assert [method for method, run in dtd.items() if costs[run].disk > features] == ["TPT"]
     costs = estimate(plan, {tpt})
-    assert [
-        method for method, run in dtd.items() if run != tpt and costs[run].disk > features
-    ] == []
+    for method, run in dtd.items():
+        assert run == tpt or costs[run].disk <= features, method
     plain, = estimate(select(plan, ["ZeroShot", "dtd"]), set()).values()
     assert features / 64 < plain.disk < features / 32  # the plain view
 

@@ -107,9 +107,11 @@ def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path)
         ("SoC, λ 1", "EuroSAT"),
         ("SoC, λ 60", "EuroSAT"),
     ]
-    assert {
-        check.method: bool(check.published) for check in checks if check.dataset == "EuroSAT"
-    } == {"SoC": True, "SoC, λ 1": False, "SoC, λ 60": False}
+    is_published = {}
+    for check in checks:
+        if check.dataset == "EuroSAT":
+            is_published[check.method] = bool(check.published)
+    assert is_published == {"SoC": True, "SoC, λ 1": False, "SoC, λ 60": False}
     for check in checks:
         if check.dataset != "EuroSAT":
             assert not check.published
