@@ -384,7 +384,7 @@ def test_escapes_of_a_foreign_run_do_not_reach_the_terminal(tmp_path):
 @pytest.mark.slow
 def test_odd_names_end_in_figures_all_the_same(tmp_path, real_pictures):
     names = ["$x^{$", "\\frac{", "_under", "a^b", "{}", "漢字 🐈", "שלום", "x" * 300]
-    for trainer in ("OTPT", "SoC", "My$^{method"):
+    for trainer in ("SoC", "My$^{method"):
         make_run(tmp_path, trainer, "Set_$^{ 漢字 🐈", classes=8, n=40, classnames=names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
