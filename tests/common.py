@@ -188,7 +188,7 @@ def run_tool(name: str, *args: object, **env: str) -> Done:
     `processes.Process` starts a real one.
     """
     tool = importlib.import_module(f"promptcal.tools.{name.removesuffix('.py')}")
-    words = [str(arg) for arg in args]
+    words = list(map(str, args))
     out = io.StringIO()
     err = io.StringIO()
     with (

@@ -1,10 +1,12 @@
 """Miniature data roots in the true layout of each data set."""
 import json
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from promptcal.datasets.base import Datum
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -63,6 +65,26 @@ CARS = ("2000 AM General Hummer SUV", "2012 Ram C/V Cargo Van Minivan")
 NUMBERS = {"train": range(4, 10), "val": (3,), "test": (1, 2)}
 WNIDS = {f"n{1440764 + 1000 * i:08d}": f"thing {i}" for i in range(12)}
 VARIANTS = ["707-320", "A340-300", "F/A-18", "Model B200"]
+
+
+def labels_of(items: Iterable[Datum]) -> list[int]:
+    return [item.label for item in items]
+
+
+def paths_of(items: Iterable[Datum]) -> list[str]:
+    return [item.impath for item in items]
+
+
+def file_names_of(items: Iterable[Datum]) -> list[str]:
+    return [Path(item.impath).name for item in items]
+
+
+def classnames_of(items: Iterable[Datum]) -> list[str]:
+    return [item.classname for item in items]
+
+
+def groups_of(items: Iterable[Datum]) -> list[str]:
+    return [item.group for item in items]
 
 
 def picture(path: Path, shade: int = 0, number: int = 102) -> Path:

@@ -2,7 +2,6 @@
 computes real numbers, and counts how often the host waits for it."""
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
 
 from common import make_image_folder, random_clip, run_tool
+from folders import results_of
 
 # Of more lengths than a GPU has blocks, so that some are padded.
 NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog", "a long name of six words",
@@ -126,7 +126,7 @@ def test_a_whole_run_gives_the_cpus_predictions(trainer: str, clip_file: Path, t
             *SETTINGS_OF.get(trainer, FAST),
         )
         assert done.returncode == 0, done.stderr
-        results = json.loads((folder / "results.json").read_text())
+        results = results_of(folder)
         assert results["device"].startswith(device)
         numerics = results["record"]["numerics"]
         assert numerics["device_type"] == device
@@ -221,8 +221,7 @@ def test_half_precision_turns_few_signs(name: str, clip_model):
         opts = ["MODEL.PREC", precision, "TTA.VIEWS", 20, "DEVICE", "cpu"]
         method = build_method(build_cfg(name, opts=opts), clip_model, NAMES)
         signs[precision] = (method.adapt(views).ctx - method.clip.context).sign()
-    turned = {
-        precision: (sign != signs["fp32"]).float().mean().item()
-        for precision, sign in signs.items()
-    }
+    turned = {}
+    for precision, sign in signs.items():
+        turned[precision] = (sign != signs["fp32"]).float().mean().item()
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06

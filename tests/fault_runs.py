@@ -10,6 +10,7 @@ import torch
 from promptcal.trainers.runs.run_dir import read_predictions
 
 from common import Done, make_image_folder, openai_state, random_clip, run_tool
+from folders import RUN_FILES, names
 
 IMAGES = 37
 
@@ -63,8 +64,7 @@ def assert_same(run: Path, expected: dict[str, np.ndarray]) -> None:
     assert predictions.keys() == expected.keys()
     for name in expected:
         assert np.array_equal(predictions[name], expected[name])
-    assert {path.name for path in run.iterdir()} == {
-        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
+    assert names(run) == RUN_FILES
 
 
 def parts_of(run: Path) -> set[str]:

@@ -8,15 +8,10 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 BODY = random.Random(0).randbytes(300_000)
 MD5 = f"md5:{hashlib.md5(BODY, usedforsecurity=False).hexdigest()}"
 SHA = f"sha256:{hashlib.sha256(BODY).hexdigest()}"
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 class FileServer:

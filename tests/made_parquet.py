@@ -20,10 +20,11 @@ def write_columns(
 
 def cells(hub: Path, count: int = 4) -> list:
     """The first pictures of a folder as cells of images."""
-    return [
-        {"bytes": (hub / "pictures" / "test" / f"{n}.png").read_bytes(), "path": None}
-        for n in range(count)
-    ]
+    cells = []
+    for n in range(count):
+        content = (hub / "pictures" / "test" / f"{n}.png").read_bytes()
+        cells.append({"bytes": content, "path": None})
+    return cells
 
 
 def label_feature(names: list[str]) -> dict:

@@ -334,6 +334,22 @@ def labels(grid: Grid) -> list[str]:
     return [row.label for row in grid.rows]
 
 
+def cells_of(table: Table) -> list[Entry]:
+    """All cells that have a value."""
+    cells = []
+    for block in table.blocks:
+        for row in block.rows:
+            for cell in row.entries:
+                if cell is not None:
+                    cells.append(cell)
+    return cells
+
+
+def row_labels(table: Table) -> list[str]:
+    """Of the table's first block."""
+    return [row.label for row in table.blocks[0].rows]
+
+
 def by_label(figure_data):
     """The data of a figure, by the label of each method."""
     return {method.label: data for method, data in figure_data.items()}

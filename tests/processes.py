@@ -64,7 +64,7 @@ class Process:
         out_end = Connection(os.dup((out or self.out_file).fileno()), readable=False)
         err_end = Connection(os.dup((err or self.err_file).fileno()), readable=False)
         words = [str(PROJECT / "tools" / name)]
-        words += [str(arg) for arg in args]
+        words += map(str, args)
         self.process = SERVER.Process(
             target=run_script, args=(words, user_environment(**env), limit, out_end, err_end))
         # The environment is the server's, when it is started.

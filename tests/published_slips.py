@@ -33,10 +33,9 @@ def find_slips(source: str | None = SOC) -> list[Slip]:
     """All slips of one source, or of all with None."""
     slips = []
     for name in published.tables_of(source):
-        grid = {
-            (cell.metric, method_key(cell.method), cell.column): cell
-            for cell in published.cells(name)
-        }
+        grid = {}
+        for cell in published.cells(name):
+            grid[cell.metric, method_key(cell.method), cell.column] = cell
         for (metric, method, column), cell in grid.items():
             if column == AVERAGE:
                 row = []

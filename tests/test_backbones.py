@@ -12,6 +12,7 @@ from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 
 import test_hugging_face
 from common import make_image_folder
+from folders import results_of
 from made_models import SIDE, make_open_clip
 
 
@@ -41,8 +42,8 @@ def run(root: Path, kind: str, trainer: str, folder: Path, *opts: object) -> dic
         "--root", root / "images", "--backbone", backbone_of(root, kind), "--output-dir", folder,
         "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TTA.EPISODES", 4, "DATALOADER.NUM_WORKERS", 0, *opts,
     ]
-    train.main([str(argument) for argument in arguments])
-    return json.loads((folder / "results.json").read_text())
+    train.main(list(map(str, arguments)))
+    return results_of(folder)
 
 
 @pytest.mark.parametrize("kind", ["gelu", "siglip", "bert", "hf"])

@@ -327,7 +327,7 @@ def test_half_of_the_files_replaced_by_others_of_the_same_size(
     assert "other data: 6 images changed" in refusal(clean, "before", *cache)
     opened.clear()
     after = logits_of(clean, "after", *cache)
-    assert opened == [str(path) for path in half]  # the others are in the store
+    assert opened == list(map(str, half))  # the others are in the store
     assert np.array_equal(after, logits_of(clean, "alone"))
     equal = (before == after).all(axis=1)
     assert equal.tolist() == [False, True] * 6

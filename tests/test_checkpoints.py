@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 
 from common import PROJECT, openai_state, random_clip, run_tool
 from file_server import serving
+from folders import names
 
 
 def assert_same_tensors(tensors: dict, expected: dict) -> None:
@@ -166,7 +167,7 @@ def test_downloads_are_verified_and_atomic(host, clip_file, tmp_path):
     host.files[file] = b"something else"
     with pytest.raises(WeightsError, match="wrong sha256 checksum"):
         download("RN50", cache)
-    assert [path.name for path in cache.iterdir()] == ["RN50.pt"]
+    assert names(cache) == ["RN50.pt"]
 
 
 def test_weights_are_fetched_for_runs_without_a_network(

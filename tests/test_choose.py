@@ -158,7 +158,10 @@ def test_a_value_whose_images_fell_back_to_zero_shot_is_never_chosen(tmp_path):
         assert "90" not in chosen(table, rule) != []
     notes = "\n".join(table.notes)
     for column in table.columns[:-1]:
-        assert f"SoC on {column}: λ 90 cannot be chosen, because more than 1 % of the images failed." in notes
+        assert (
+            f"SoC on {column}: λ 90 cannot be chosen, because more than 1 % of the images failed."
+            in notes
+        )
     assert "at λ 50 on UCF101, seed 0: 3 with their zero-shot prediction, 0 unreadable" in notes
 
 
@@ -167,9 +170,19 @@ def test_a_validation_run_whose_images_fell_back_to_zero_shot_judges_nothing(tmp
     make_values(tmp_path, "UCF101", "val", {30: 1.2}, flagged=5)
     table = choice_table(tmp_path)
     notes = "\n".join(table.notes)
-    assert "UCF101/val/30 is not used as a validation run: 5 of 400 images have their zero-shot" in notes
-    assert "No choice on validation images for SoC on UCF101: no run with TEST.SPLIT val at λ 30" in notes
-    fitted = [run.temperature_from for run in measured_runs(tmp_path).test if run.record.dataset_name == "UCF101"]
+    assert (
+        "UCF101/val/30 is not used as a validation run: 5 of 400 images have their zero-shot"
+        in notes
+    )
+    assert (
+        "No choice on validation images for SoC on UCF101: no run with TEST.SPLIT val at λ 30"
+        in notes
+    )
+    fitted = [
+        run.temperature_from
+        for run in measured_runs(tmp_path).test
+        if run.record.dataset_name == "UCF101"
+    ]
     assert sorted(fitted) == [0, 400, 400]
 
 
@@ -177,7 +190,10 @@ def test_values_that_are_equally_good_are_named(tmp_path):
     make_values(tmp_path, "UCF101", "test", {10: 2, 30: 2})
     make_values(tmp_path, "UCF101", "val", {10: 2, 30: 2})
     notes = "\n".join(choice_table(tmp_path).notes)
-    assert "SoC on UCF101, validation images: λ 10, 30 are equally good, and the first is taken." in notes
+    assert (
+        "SoC on UCF101, validation images: λ 10, 30 are equally good, and the first is taken."
+        in notes
+    )
 
 
 def test_what_a_choice_leaves_out_is_named(tmp_path):
@@ -186,7 +202,10 @@ def test_what_a_choice_leaves_out_is_named(tmp_path):
     make_values(tmp_path, "DTD", "test", {10: 1.2}, seed=1)
     make_values(tmp_path, "DTD", "test", {30: 1.2}, seed=2)
     notes = "\n".join(choice_table(tmp_path).notes)
-    assert "UCF101 was run on several sets of test images: the choice is made on 400 images, not on 50." in notes
+    assert (
+        "UCF101 was run on several sets of test images: the choice is made on 400 images, not on 50."
+        in notes
+    )
     assert "DTD is left out of the choice: its values have no common seed." in notes
 
 

@@ -95,7 +95,7 @@ def test_a_release_installed_alone_does_everything(tmp_path, image_folder, clip_
     env["OMP_NUM_THREADS"] = "1"
 
     def run(*command: object, cwd: Path = tmp_path) -> str:
-        words = [str(word) for word in command]
+        words = list(map(str, command))
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd, env=env)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout

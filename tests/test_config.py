@@ -33,11 +33,9 @@ def test_every_layer_overrides_the_one_before(tmp_path):
     opts = ["TRAINER.SOC.SCALE", "none"]
     soc = build_cfg("SoC", data, extra, flags=flags, opts=opts).TRAINER.SOC
     assert (soc.LAMBDA, soc.DELTA, soc.NORM, soc.SCALE) == (14, 40, "minmax", "none")
-    shifted = [
-        build_cfg(name, "imagenet_a").TRAINER[name.upper()].LAMBDA
-        for name in ("CTPT", "OTPT", "SoC")
-    ]
-    assert shifted == [20, 2, 14] and "CTPT" not in build_cfg("SoC", "imagenet_a").TRAINER
+    for name, weight in (("CTPT", 20), ("OTPT", 2), ("SoC", 14)):
+        assert weight == build_cfg(name, "imagenet_a").TRAINER[name.upper()].LAMBDA
+    assert "CTPT" not in build_cfg("SoC", "imagenet_a").TRAINER
     # A method with views of its own has its yaml above the data set's.
     assert (build_cfg("ZERO", "dtd").TTA.AUGMIX, build_cfg("SoC", "dtd").TTA.AUGMIX) == (
         "off", "on",

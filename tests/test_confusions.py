@@ -14,15 +14,20 @@ from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.spec_tables import spec_tables
 
 from common import run_tool
-from made_runs import compared, entry, labels, make_run, measured_runs, numbered, report_on
+from made_runs import (
+    compared,
+    entry,
+    labels,
+    make_run,
+    measured_runs,
+    numbered,
+    report_on,
+    row_labels,
+)
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 FOG = {"data.corruption": "fog", "data.severity": 5}
 LEARNT = {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "first", "position": "end"}
-
-
-def row_labels(table) -> list[str]:
-    return [row.label for row in table.blocks[0].rows]
 
 
 def pairs_table(report):
@@ -163,8 +168,13 @@ def test_other_images_under_one_name_are_two_columns(tmp_path):
     ({"data.classes": "8:first"}, "class names first"),
     ({"data.subset": "50 of 90 images"}, "50 of 90 images"),
 ])
-def test_the_same_images_under_other_class_names_or_as_a_part_have_labels_that_tell(tmp_path, changes, words):
-    make_run(tmp_path, "SoC", images="a", n=50, folder="a", changes={"data.classes": "8:second"} | changes)
+def test_the_same_images_under_other_class_names_or_as_a_part_have_labels_that_tell(
+    tmp_path, changes, words
+):
+    make_run(
+        tmp_path, "SoC", images="a", n=50, folder="a",
+        changes={"data.classes": "8:second"} | changes,
+    )
     make_run(tmp_path, "SoC", images="a", n=50, folder="b", changes={"data.classes": "8:second"})
     main, = compared(tmp_path)
     columns = [main.column_label(column) for column in main.columns]
@@ -380,7 +390,10 @@ def test_checkpoints_of_one_training_at_two_epochs_are_two_rows_named_by_the_epo
     text = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed*"
     for seed, protocol in enumerate((text, f"{text}/epoch 5")):
         prompt = {**LEARNT, "protocol": protocol, "hash": str(seed)}
-        make_run(tmp_path, "SoC", seed=seed, changes={"model.prompt": prompt, "names.prompt": "CoOp 2 shots"})
+        make_run(
+            tmp_path, "SoC", seed=seed,
+            changes={"model.prompt": prompt, "names.prompt": "CoOp 2 shots"},
+        )
     (grid,) = compared(tmp_path)
     assert "SoC, CoOp 2 shots, prompt … epoch 5" in labels(grid)
     assert "SoC, CoOp 2 shots, prompt … seed*" in labels(grid)

@@ -1,6 +1,5 @@
 """CoOp's runs: settings, results, training that continues where it was interrupted, prompts that
 others start from."""
-import json
 import logging
 import re
 import shutil
@@ -21,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from yacs.config import CfgNode
 
 from common import make_image_folder, run_tool
+from folders import RUN_FILES, names, results_of
 
 SHORT = (
     "OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4,
@@ -137,10 +137,7 @@ def test_results_of_a_run(coop, splits, clip_file, tmp_path, opts, shape):
 def test_the_command_trains_tests_and_saves(command, image_folder, tmp_path):
     done = run_tool(*command)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz",
-        "tensorboard", "prompt_learner",
-    }
+    assert names(tmp_path / "run") == sorted([*RUN_FILES, "prompt_learner"])
     assert "prompt trained on 8 images (new random crops in each epoch) in 3 epochs" in done.stdout
     assert "Zero-shot" in done.stdout and "\nCoOp " in done.stdout
 
@@ -151,7 +148,7 @@ def test_the_command_trains_tests_and_saves(command, image_folder, tmp_path):
         "--model-dir", tmp_path / "run",
     )
     assert done.returncode == 0, done.stderr
-    results = json.loads((elsewhere / "results.json").read_text())
+    results = results_of(elsewhere)
     assert results["init_weights"].endswith("model.pth.tar-3")
     assert results["n"] == 12
     assert "training" not in results
@@ -161,18 +158,18 @@ def test_the_command_trains_tests_and_saves(command, image_folder, tmp_path):
 
 
 def assert_same_run(run: Path, other: Path) -> None:
-    ours, expected = (torch.load(find_prompt(folder), weights_only=True) for folder in (run, other))
-    results, others = (json.loads((folder / "results.json").read_text()) for folder in (run, other))
+    ours = torch.load(find_prompt(run), weights_only=True)
+    expected = torch.load(find_prompt(other), weights_only=True)
+    results = results_of(run)
+    others = results_of(other)
     for name, tensor in expected["state_dict"].items():
         assert torch.equal(ours["state_dict"][name], tensor)
     momentum = [content["optimizer"]["state"][0]["momentum_buffer"] for content in (ours, expected)]
     assert torch.equal(*momentum) and ours["scheduler"] == expected["scheduler"]
     assert results["training"] == others["training"] and results["accuracy"] == others["accuracy"]
     predictions = read_predictions(run)
-    assert all(
-        np.array_equal(predictions[name], column)
-        for name, column in read_predictions(other).items()
-    )
+    for column, expected_values in read_predictions(other).items():
+        assert np.array_equal(predictions[column], expected_values)
 
 
 def interrupt(*_: object) -> None:
@@ -347,6 +344,6 @@ def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_
     later = read_predictions(tmp_path / "later")
     assert np.array_equal(later["logits"], trained["logits"])
     assert np.array_equal(later["zero_shot_logits"], trained["zero_shot_logits"])
-    names = json.loads((tmp_path / "run" / "results.json").read_text())["classnames"]
+    names = results_of(tmp_path / "run")["classnames"]
     twins = [label for label, name in enumerate(names) if name.replace("_", " ") == "kind a"]
     assert not np.array_equal(trained["logits"][:, twins[0]], trained["logits"][:, twins[1]])

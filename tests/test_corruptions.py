@@ -21,7 +21,7 @@ from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
 
 from common import run_tool
-from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c
+from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c, labels_of, paths_of
 from hosted_sets import pack
 
 NEW = ("CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC")
@@ -47,7 +47,7 @@ def build(name: str, root: Path) -> None:
 def test_cifar_is_read_from_torchvisions_files(classes, protocol, tmp_path):
     images = build_cifar(tmp_path, classes, protocol=protocol)
     data = build_dataset(f"CIFAR{classes}", tmp_path)
-    assert [item.label for item in data.test] == [n % classes for n in range(20)]
+    assert labels_of(data.test) == [n % classes for n in range(20)]
     assert np.array_equal([np.asarray(data.read_image(item)) for item in data.test], images)
     assert len(data.train) == (100 if classes == 10 else 20)
     assert data.read_image(data.train[-1]).size == (32, 32)
@@ -116,10 +116,10 @@ def test_rows_of_a_severity(tmp_path):
     for severity in SEVERITIES:
         data = build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=severity)
         rows = range(20 * (severity - 1), 20 * severity)
-        assert [item.impath for item in data.test] == [
+        assert paths_of(data.test) == [
             f"{tmp_path}/CIFAR-10-C/fog.npy::{row}" for row in rows
         ]
-        assert [item.label for item in data.test] == arrays["labels"][rows].tolist()
+        assert labels_of(data.test) == arrays["labels"][rows].tolist()
         assert np.array_equal(
             [np.asarray(data.read_image(item)) for item in data.test], arrays["fog"][rows]
         )
@@ -201,14 +201,14 @@ def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
         data = build_dataset("ImageNetC", tmp_path, corruption="fog", image_list=place)
         # In the order of the data set.
         assert [item.impath.split("/fog/5/")[1] for item in data.test] == lines[::-1]
-    tags = {
-        build_cfg("TPT", "imagenet_c", opts=["DATASET.CORRUPTION", "fog", *opts]).TAG
-        for opts in (
-            [],
-            ["DATASET.IMAGE_LIST", "ids.txt"],
-            ["DATASET.IMAGE_LIST", tmp_path / "copy.txt"],
-        )
-    }
+    tags = set()
+    for opts in (
+        [],
+        ["DATASET.IMAGE_LIST", "ids.txt"],
+        ["DATASET.IMAGE_LIST", tmp_path / "copy.txt"],
+    ):
+        cfg = build_cfg("TPT", "imagenet_c", opts=["DATASET.CORRUPTION", "fog", *opts])
+        tags.add(cfg.TAG)
     assert len(tags) == 3 and "IMAGE_LIST-ids.txt" in tags
     with pytest.raises(DataError, match=r"none.txt is not a file.*imagenet_test_image_ids.txt of "
                                         r"https://github.com/Robust"):
@@ -225,9 +225,8 @@ def test_checked_installed_and_configured(name, tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     cls = DATASET_REGISTRY.get(name)
     archives = tmp_path / "archives"
-    assert all(
-        source.checksum.startswith("md5:") and len(source.checksum) == 36 for source in cls.archives
-    )
+    for source in cls.archives:
+        assert source.checksum.startswith("md5:") and len(source.checksum) == 36
     cfg = build_cfg("TPT", cls.key(), opts=["DATASET.CORRUPTION", "" if cls.clean else "fog"])
     assert name == cfg.DATASET.NAME
     archives.mkdir()
@@ -277,10 +276,9 @@ def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
     for corruption in STRENGTHS:
         change = []
         for severity in SEVERITIES:
-            data, again = (
-                build_dataset("LandCover", "", corruption=corruption, severity=severity)
-                for _ in range(2)
-            )
+            options = {"corruption": corruption, "severity": severity}
+            data = build_dataset("LandCover", "", **options)
+            again = build_dataset("LandCover", "", **options)
             item = data.test[440]
             assert item.impath == f"landcover/test-{corruption}-{severity}/car_park/00000.png"
             again.read_image(again.test[3])
@@ -308,12 +306,10 @@ def test_a_corruption_is_a_data_set_of_its_own(clip_file, tmp_path):
         assert done.returncode == 0, done.stderr
         return read_predictions(folder)
 
-    logits_of_runs = [
-        run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)[
-            "logits"
-        ]
-        for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5))
-    ]
+    logits_of_runs = []
+    for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5)):
+        corruption = ("DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)
+        logits_of_runs.append(run("ZeroShot", "landcover", *corruption)["logits"])
     assert len({logits.tobytes() for logits in logits_of_runs}) == 4
     assert len(list((tmp_path / "cache").iterdir())) == 4
     build_cifar_c(tmp_path, ["fog"])

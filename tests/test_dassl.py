@@ -6,7 +6,6 @@ the whole process, so each test runs in its own or in a fork of this one.
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import runpy
@@ -26,6 +25,7 @@ from promptcal.trainers.functional.calibration import ece, top_class
 
 from common import make_image_folder
 from dassl_files import save_as_dassl
+from folders import results_of
 from processes import forked
 
 STAND_IN = Path(__file__).with_name("dassl_stand_in")
@@ -45,7 +45,7 @@ def plugin(*args: object, cwd: Path = CHECKOUT, absent: str = "") -> subprocess.
         for name in list(sys.modules):
             if name.partition(".")[0] == "clip":
                 del sys.modules[name]  # as if it had not been imported before the checkout's
-        run_tool(lambda: main([str(arg) for arg in args]))
+        run_tool(lambda: main(list(map(str, args))))
 
     return forked(run)
 
@@ -69,10 +69,6 @@ def train(tmp_path: Path, root: Path, clip_file: Path) -> Run:
     return run
 
 
-def results(folder: Path) -> dict:
-    return json.loads((folder / "results.json").read_text())
-
-
 @pytest.mark.slow
 def test_as_a_user_types_it(tmp_path, root):
     command = [
@@ -94,7 +90,7 @@ def test_the_checkouts_trainers_run_and_are_measured(train, tmp_path):
     assert "clip is the checkout's" in done.stdout
     assert "TPT is a trainer of this checkout; ours is --trainer PromptCalTPT" in done.stdout
 
-    first = results(tmp_path / "colour")
+    first = results_of(tmp_path / "colour")
     expected = {"trainer": "Colour", "dataset": "Folders", "seed": 1, "n": 12, "split": "test"}
     assert expected.items() <= first.items()
     with np.load(tmp_path / "colour" / "predictions.npz") as predictions:
@@ -110,7 +106,7 @@ def test_the_checkouts_trainers_run_and_are_measured(train, tmp_path):
 
     # The checkpoint contains a live scheduler, which torch refuses and we read as data.
     train("again", "Colour", "--eval-only", "--model-dir", tmp_path / "colour", "--load-epoch", 4)
-    again = results(tmp_path / "again")
+    again = results_of(tmp_path / "again")
     assert again["ece"] == first["ece"]
     assert again["data_hash"] == first["data_hash"] != ""
 
@@ -119,7 +115,7 @@ def test_our_trainers_run_in_dassls_registry(train, tmp_path, capsys):
     command = (
         "soc", "SoC", "--eval-only", *FEW_VIEWS, "TTA.OPTIM.LR", 0.004, "TRAINER.SOC.LAMBDA", 10)
     train(*command)
-    soc = results(tmp_path / "soc")
+    soc = results_of(tmp_path / "soc")
     expected = {"trainer": "SoC", "dataset": "Folders", "seed": 0, "n": 12}
     assert expected.items() <= soc.items()
     settings = soc["record"]["method"]["settings"]
@@ -132,7 +128,7 @@ def test_our_trainers_run_in_dassls_registry(train, tmp_path, capsys):
     assert f"* ece: {soc['ece']:.2f}%" in again.stdout
 
     train("colour", "Colour")  # without a seed, which Dassl calls −1
-    assert results(tmp_path / "colour")["data_hash"] == soc["data_hash"]
+    assert results_of(tmp_path / "colour")["data_hash"] == soc["data_hash"]
     report([str(tmp_path), "--no-figures"])
     lines = capsys.readouterr().out.splitlines()
     rows = []
@@ -148,14 +144,14 @@ def test_coops_prompts_are_found_and_trained(train, tmp_path, clip_model):
     save_as_dassl(tmp_path / "saved", clip_model, classnames, torch.randn(3, 64))
     options = ("--eval-only", "--model-dir", tmp_path / "saved", "--load-epoch")
     train("ours", "PromptCalTPT", *options, 50, *FEW_VIEWS)
-    prompt = results(tmp_path / "ours")["init_weights"]
+    prompt = results_of(tmp_path / "ours")["init_weights"]
     assert prompt.endswith("prompt_learner/model.pth.tar-50")
     line = train("wrong", "SoC", *options, 3, status=2).stderr.splitlines()[-1]
     assert line.startswith("error: no prompt at ")
     assert "model.pth.tar-50" in line
 
     train("coop", "CoOp", "--seed", 2, "OPTIM.MAX_EPOCH", 2, "TRAINER.COOP.N_CTX", 3)
-    settings = results(tmp_path / "coop")["record"]["method"]["settings"]
+    settings = results_of(tmp_path / "coop")["record"]["method"]["settings"]
     assert (settings["OPTIM.LR"], settings["OPTIM.WARMUP_EPOCH"]) == (0.1, 1)
     assert (tmp_path / "coop" / "prompt_learner" / "model.pth.tar-2").is_file()
     lines = (tmp_path / "coop" / "log.txt").read_text().splitlines()

@@ -19,6 +19,7 @@ from promptcal.trainers.config.settings import leaves
 
 from common import PROJECT, run_tool
 from data_roots import build
+from folders import results_of
 
 # A trainer yaml of CoOp's, with a few keys of MaPLe, KgCoOp and ProGrad, which are based on it.
 COOPS_YAML = """
@@ -233,7 +234,7 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
     common = ["--root", data, "--dataset-config-file", "configs/datasets/dtd.yaml"]
 
     def accuracy_line(folder: Path) -> str:
-        results = json.loads((folder / "results.json").read_text())
+        results = results_of(folder)
         return f"* accuracy: {results['accuracy']:.2f}%"
 
     folder = tmp_path / "runs" / "vit_b16_ep50_1shots" / "seed1"
@@ -284,7 +285,7 @@ def test_several_seeds_end_in_mean_and_deviation(tmp_path, image_folder, clip_fi
     out = capsys.readouterr().out
     errors = []
     for seed in (1, 2):
-        results = json.loads((tmp_path / "runs" / f"seed{seed}" / "results.json").read_text())
+        results = results_of(tmp_path / "runs" / f"seed{seed}")
         assert results["seed"] == seed
         errors.append(results["ece"])
     spread = f"{np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f}"

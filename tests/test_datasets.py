@@ -9,8 +9,8 @@ from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.utils.errors import ConfigError, DataError, UnknownNameError
 
-from data_roots import IMAGE_DIRS, WNIDS, build, entries, write_split
-from file_server import names
+from data_roots import IMAGE_DIRS, WNIDS, build, entries, paths_of, write_split
+from folders import names
 
 DTD = "DescribableTextures"
 
@@ -151,7 +151,7 @@ def test_each_test_file_is_looked_at_once(textures, monkeypatch):
     dataset = build_dataset(DTD, textures)
     assert looked_at == []
     fingerprint(dataset, dataset.test)
-    assert looked_at == [item.impath for item in dataset.test]
+    assert looked_at == paths_of(dataset.test)
 
 
 def test_fingerprint_does_not_depend_on_the_root(textures, tmp_path_factory, monkeypatch):

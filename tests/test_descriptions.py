@@ -15,6 +15,7 @@ from promptcal.trainers.vlm.descriptions import from_phrase, read_descriptions
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 
 from common import Done
+from folders import results_of
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier"]
 CUPL = {
@@ -207,7 +208,7 @@ def test_a_run_records_the_texts_and_refuses_others(train, tmp_path):
     assert not (tmp_path / "run").exists()
     done = run_with({**texts, "kind d": ["E."] * 4})
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert results["texts"] == "1 to 4 sentences per class (cupl.json), mean feature"
     assert results["record"]["model"]["prompt"]["hash"] == results["descriptions_hash"]
     done = run_with({**texts, "kind d": ["F."]})

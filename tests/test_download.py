@@ -25,7 +25,8 @@ from promptcal.datasets.file_dataset import file_datasets
 from promptcal.tools import download
 
 from data_roots import IMAGE_DIRS, build
-from file_server import names, serving
+from file_server import serving
+from folders import contents, names
 from hosted_sets import TOOL, hosted, run_download
 from made_archives import FILES, chain_of_links, special, tar_bytes
 
@@ -35,11 +36,6 @@ pytestmark = pytest.mark.usefixtures("no_internet")
 @pytest.fixture(autouse=True)
 def all_messages(caplog):
     caplog.set_level(logging.INFO)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("name", sorted(IMAGE_DIRS.keys() - {"ImageNet"}))

@@ -17,16 +17,13 @@ from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 
 from common import PROJECT, random_clip, run_tool
+from folders import results_of
 
 NAMES = {
     "Adapter", "adapt", "build_dataset", "evaluate", "list_backbones", "list_datasets",
     "list_methods", "load_clip", "make_views",
 }
 FEW_VIEWS = ["TTA.VIEWS", 8, "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0]
-
-
-def read_results(folder: Path) -> dict:
-    return json.loads((folder / "results.json").read_text())
 
 
 def test_names_are_there_without_torch():
@@ -61,8 +58,8 @@ def evaluate(image_folder: Path, clip_file: Path):
 def test_it_is_the_run_of_the_command(evaluate, train, tmp_path):
     result = evaluate(output=tmp_path / "here")
     assert train("SoC", *FEW_VIEWS).returncode == 0
-    theirs = json.loads((tmp_path / "run" / "results.json").read_text())
-    ours = json.loads((tmp_path / "here" / "results.json").read_text())
+    theirs = results_of(tmp_path / "run")
+    ours = results_of(tmp_path / "here")
     assert ours["record"] == theirs["record"]  # the same weights: those of the file
     assert (result.accuracy, result.ece, result.over_confidence) == pytest.approx(
         (theirs["accuracy"], theirs["ece"], theirs["over_confidence"]))
@@ -132,31 +129,35 @@ def test_a_data_set_as_an_object(evaluate, image_folder):
     assert np.array_equal(by_name.predictions["logits"][:6], result.predictions["logits"])
 
 
-def test_a_data_set_as_an_object_has_the_record_of_the_command(evaluate, train, tmp_path, image_folder):
+def test_a_data_set_as_an_object_has_the_record_of_the_command(
+    evaluate, train, tmp_path, image_folder
+):
     """Its folder, or its corruption, gives it the name in tables."""
     dataset = pc.build_dataset("ImageFolder", image_folder)
     evaluate(dataset=dataset, root=None, output=tmp_path / "here")
     assert train("SoC", *FEW_VIEWS).returncode == 0
-    assert read_results(tmp_path / "here")["record"] == read_results(tmp_path / "run")["record"]
+    assert results_of(tmp_path / "here")["record"] == results_of(tmp_path / "run")["record"]
 
     few_tiles = [*FEW_VIEWS, "TEST.LIMIT", 4]
     fog = [*few_tiles, "DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 3]
     evaluate(dataset="LandCover", root=None, opts=fog, output=tmp_path / "by name")
     tiles = pc.build_dataset("LandCover", corruption="fog", severity=3)
     evaluate(dataset=tiles, root=None, opts=few_tiles, output=tmp_path / "object")
-    by_name = read_results(tmp_path / "by name")
-    of_object = read_results(tmp_path / "object")
+    by_name = results_of(tmp_path / "by name")
+    of_object = results_of(tmp_path / "object")
     assert by_name["record"] == of_object["record"]
     assert by_name["dataset"] == of_object["dataset"] == "LandCover-fog-3"
 
 
-def test_a_class_that_is_not_registered_is_reported_under_its_name(evaluate, tmp_path, image_folder):
+def test_a_class_that_is_not_registered_is_reported_under_its_name(
+    evaluate, tmp_path, image_folder
+):
     class Darkened(ImageFolder):
         def read_image(self, datum):
             return super().read_image(datum).point(lambda value: value // 2)
 
     evaluate(dataset=Darkened(image_folder), root=None, output=tmp_path / "runs")
-    assert read_results(tmp_path / "runs")["dataset"] == "Darkened"
+    assert results_of(tmp_path / "runs")["dataset"] == "Darkened"
     done = run_tool("report.py", tmp_path / "runs", "--no-figures")
     assert done.returncode == 0 and "Darkened" in done.stdout
 
@@ -166,7 +167,9 @@ def test_pictures_that_an_object_replaces_are_refused(evaluate, tmp_path, image_
     dataset = pc.build_dataset("ImageFolder", image_folder)
     picture = dataset.read_image(dataset.test[0])
     dataset.read_image = lambda datum: picture
-    with pytest.raises(UserError, match="read_image was replaced .* derive a class from ImageFolder"):
+    with pytest.raises(
+        UserError, match="read_image was replaced .* derive a class from ImageFolder"
+    ):
         evaluate(dataset=dataset, output=tmp_path / "run")
 
 

@@ -22,7 +22,8 @@ from promptcal.datasets.download.fetch import (
 from promptcal.datasets.utils.errors import ConfigError, DataError
 
 from data_roots import build
-from file_server import BODY, MD5, SHA, answering, names
+from file_server import BODY, MD5, SHA, answering
+from folders import names
 
 
 @pytest.mark.parametrize(("checksum", "second"), [

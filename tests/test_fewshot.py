@@ -8,8 +8,8 @@ import pytest
 from promptcal.datasets import Datum, build_dataset
 from promptcal.datasets.fewshot import draw
 
-from data_roots import IMAGE_DIRS, build, entries, write_split
-from file_server import names
+from data_roots import IMAGE_DIRS, build, entries, paths_of, write_split
+from folders import names
 
 LABELS = (2, 0, 1)  # in the order in which they appear
 TRAIN = []
@@ -30,7 +30,7 @@ def list_file(root, shots=2, seed=0):
 
 
 def paths(items):
-    return [item.impath for item in items]
+    return paths_of(items)
 
 
 def test_the_draw_is_coops():

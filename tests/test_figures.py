@@ -103,7 +103,10 @@ def test_selection_matches_counting(outcome):
 
 
 def test_pairs_and_panels_show_their_values():
-    groups = {"Pets": {"SoC": BeforeAfter(3, 2)}, "DTD": {"TPT": BeforeAfter(14, 10), "SoC": BeforeAfter(11, 9)}}
+    groups = {
+        "Pets": {"SoC": BeforeAfter(3, 2)},
+        "DTD": {"TPT": BeforeAfter(14, 10), "SoC": BeforeAfter(11, 9)},
+    }
     figure = comparison.draw_pairs({"ECE (%)": groups}, "plain", "SaLS")
     assert heights(figure.axes[0]) == [14, 10, 3, 2, 11, 9]
     assert [bool(bar.get_hatch()) for bar in bars(figure.axes[0])] == [False, True] * 3

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 import tempfile
@@ -13,7 +12,7 @@ import pytest
 from promptcal.datasets.download.install import move
 from promptcal.datasets.utils.lock import OwnedLock
 
-from file_server import names
+from folders import names, results_of
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_without_locks(without_locks, train, tmp_path):
     assert train("ZeroShot", "CACHE.DIR", tmp_path / "cache").returncode == 0
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["complete"]
+    assert results_of(tmp_path / "run")["complete"]
 
 
 def test_downloads_need_no_locks(without_locks, tmp_path):

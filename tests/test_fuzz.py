@@ -23,6 +23,8 @@ from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.settings import find_setting, get_cfg_default, leaves
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
 
+from data_roots import labels_of
+
 DEFAULTS = leaves(get_cfg_default())
 scalars = st.none() | st.booleans() | st.integers(-5, 200) | st.floats() | st.text(max_size=8)
 # Looks like a date, a number or a structure to yaml, but is none.
@@ -144,7 +146,7 @@ def test_any_split_file(text):
 def test_valid_split_files_are_read(files, names):
     rows = [[f"{file}.jpg", i % 2, names[i % 2]] for i, file in enumerate(files)]
     dataset = read_split(json.dumps({"train": rows[:2], "val": rows[2:4], "test": rows[4:]}))
-    assert dataset.classnames == names and [datum.label for datum in dataset.test] == [0, 1]
+    assert dataset.classnames == names and labels_of(dataset.test) == [0, 1]
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,7 +8,7 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.fewshot import select_images
 from promptcal.datasets.utils.errors import DataError
 
-from data_roots import picture
+from data_roots import groups_of, labels_of, paths_of, picture
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def zoo(tmp_path):
 def test_flat_folders_are_the_test_split(zoo):
     dataset = build_dataset("ImageFolder", zoo)
     assert dataset.classnames == ["ant", "polar_bear", "zebra"]
-    assert [item.label for item in dataset.test] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert labels_of(dataset.test) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert dataset.test[0].impath == str(zoo / "ant" / "0.png")
     assert dataset.train == dataset.val == []
 
@@ -128,14 +128,14 @@ def test_the_whole_path_of_an_image_is_preferred_to_the_end_of_others(nested, tm
     (tmp_path / "list.txt").write_text("zebra/0.png\nant/1.png\n./ant/2.png\n")
     select_images(nested, "list.txt")
     names = ("ant/1.png", "ant/2.png", "zebra/0.png")
-    assert [item.impath for item in nested.test] == [str(tmp_path / name) for name in names]
+    assert paths_of(nested.test) == [str(tmp_path / name) for name in names]
 
 
 def test_lines_of_a_list_may_have_different_lengths(zoo):
     (zoo / "list.txt").write_text(f"zebra/0.png\n{zoo}/ant/1.png\n{zoo.name}/ant/2.png\n")
     dataset = build_dataset("ImageFolder", zoo, image_list="list.txt")
     names = ("ant/1.png", "ant/2.png", "zebra/0.png")
-    assert [item.impath for item in dataset.test] == [str(zoo / name) for name in names]
+    assert paths_of(dataset.test) == [str(zoo / name) for name in names]
 
 
 def test_one_class_is_refused_and_a_table_nearby_is_named(tmp_path):
@@ -195,7 +195,7 @@ def test_folders_of_patients_are_groups(tmp_path, caplog):
     picture(tmp_path / "train" / "benign" / "p2" / "0.png", 7)
     dataset = build_dataset("ImageFolder", tmp_path)
     assert dataset.classnames == ["benign", "malignant"]
-    assert [item.group for item in dataset.test] == ["p1", "p1", "p2", "p2", "p1", "p1"]
+    assert groups_of(dataset.test) == ["p1", "p1", "p2", "p2", "p1", "p1"]
     assert "1 group is in two splits" in caplog.text and "'p2' (test, train)" in caplog.text
 
 

@@ -12,7 +12,7 @@ from promptcal.datasets import image_index
 from promptcal.datasets.image_index import ImageIndex, Stamp, hash_file, hash_text, new_hash
 
 from common import make_image_folder
-from file_server import names
+from folders import names
 from processes import forked
 
 OLD = 1_600_000_000  # seconds since 1970

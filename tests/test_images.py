@@ -19,7 +19,7 @@ from PIL import Image
 from promptcal.datasets.views import images
 from promptcal.datasets.views.images import BadImageError, is_image_name, open_image
 
-from file_server import names
+from folders import names
 
 RAMP = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (48, 1))
 COLOUR = np.stack([RAMP, RAMP[:, ::-1], np.full_like(RAMP, 40)], axis=2)

@@ -18,6 +18,8 @@ from promptcal.datasets.synthetic import (
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers import build_cfg
 
+from data_roots import labels_of, paths_of
+
 MAKERS = {"LandCover": tile, "LandCoverShift": shifted_tile}
 # Means of the first test tile of each class.
 MEANS = {
@@ -78,7 +80,7 @@ def test_sets_are_balanced_and_need_no_root(name, train):
     data = build_dataset(name, "no/such/folder")
     assert data.classnames == CLASSNAMES and len(set(CLASSNAMES)) == 24
     for items, count in ((data.train, train), (data.test, 40)):
-        numbers = np.bincount([item.label for item in items], minlength=24)
+        numbers = np.bincount(labels_of(items), minlength=24)
         assert numbers.tolist() == [count] * 24
     for item in data.test:
         assert item.classname == data.classnames[item.label]
@@ -92,7 +94,7 @@ def test_the_shifted_set_cannot_be_trained_on():
 
 def test_the_path_names_the_drawing():
     data = build_dataset("LandCover", "")
-    paths = [item.impath for item in data.test]
+    paths = paths_of(data.test)
     item = data.test[paths.index("landcover/test/car_park/00012.png")]
     assert (np.asarray(data.read_image(item)) == tile("test", "car park", 12)).all()
     with pytest.raises(DataError, match="not a tile of LandCoverShift"):

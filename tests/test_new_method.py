@@ -10,7 +10,7 @@ from promptcal.datasets.utils import cli
 from promptcal.tools import new_method, train
 
 from common import PROJECT, run_tool
-from file_server import names
+from folders import names
 from processes import forked
 
 README = (PROJECT / "trainers" / "README.md").read_text(encoding="utf-8")

@@ -1,7 +1,6 @@
 """The numbers of a run do not depend on threads or cores, so that `python` and `torchrun` agree."""
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,6 +10,8 @@ import torch
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.vlm.numerics import Numerics, fixed_numerics, in_parallel
+
+from folders import results_of
 
 CPU = torch.device("cpu")
 
@@ -30,7 +31,7 @@ def test_any_number_of_threads_gives_the_same_bits(set_threads, run_method, tmp_
         assert torch.get_num_threads() == number
         for name, column in expected.items():
             assert np.array_equal(predictions[name], column), name
-        results = json.loads((tmp_path / str(number) / "results.json").read_text())
+        results = results_of(tmp_path / str(number))
         assert results["threads"] == 1
 
 

@@ -2,8 +2,6 @@
 in the report."""
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -20,6 +18,7 @@ from promptcal.trainers.vlm.loading import as_backbone
 
 import reference_family as slow
 import reference_online as plain
+from folders import results_of
 from test_episodes import NAMES, make_trainer, make_views
 
 STREAMS = ("BCA", "DMN", "BoostAdapter", "DPE", "DOTA")
@@ -367,15 +366,11 @@ def test_the_report_shows_the_deviation_over_orders(run, tmp_path, capsys):
     report([str(tmp_path / "orders"), "--no-figures"])
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines[lines.index("ECE (%)") :] if line.startswith("  OnZeta"))
-    errors = [
-        json.loads((tmp_path / f"orders/seed{seed}/results.json").read_text())["ece"]
-        for seed in range(3)
-    ]
+    errors = [results_of(tmp_path / f"orders/seed{seed}")["ece"] for seed in range(3)]
     assert np.std(errors) > 0.05
     assert f"{np.mean(errors):.1f} ± {np.std(errors, ddof=1):.1f}" in row
-    assert any(
-        "seeds, which for OnZeta" in line and "are orders of the images" in line for line in lines
-    )
+    note = next(line for line in lines if "seeds, which for OnZeta" in line)
+    assert "are orders of the images" in note
 
 
 def test_a_carried_context_in_the_report(run, tmp_path, capsys):

@@ -18,7 +18,7 @@ from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table_model import Table
 
 from common import run_tool
-from made_runs import compared, entry, labels, make_run, report_on
+from made_runs import cells_of, compared, entry, labels, make_run, report_on, row_labels
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
@@ -115,11 +115,11 @@ def test_a_setting_that_all_rows_share_stands_in_the_caption(tmp_path):
         settings = {} if trainer == "ZeroShot" else {"TTA.STEPS": 2}
         make_run(tmp_path, trainer, n=60, settings=settings)
     table = main_table(tmp_path)
-    assert [row.label for row in table.blocks[0].rows] == ["Zero-shot", "TPT", "SoC"]
+    assert row_labels(table) == ["Zero-shot", "TPT", "SoC"]
     assert table.title == "Accuracy and ECE, ViT-L/14, 2 steps"
     make_run(tmp_path, "OTPT", n=60)
     table = main_table(tmp_path)
-    assert [row.label for row in table.blocks[0].rows] == [
+    assert row_labels(table) == [
         "Zero-shot", "TPT, 2 steps", "O-TPT", "SoC, 2 steps",
     ]
 
@@ -136,14 +136,8 @@ def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
                         assert cell is None or "±" not in cell.spread, table.name
     assert "±" in entry(main_table(tmp_path), "ECE", "SoC", "UCF101").spread
     for table in report_on(tmp_path).tables:
-        spreads = [
-            cell.spread
-            for block in table.blocks
-            for row in block.rows
-            for cell in row.entries
-            if cell
-        ]
-        assert ("±" in table.caption) == any("±" in spread for spread in spreads), table.name
+        spreads = "".join(cell.spread for cell in cells_of(table))
+        assert ("±" in table.caption) == ("±" in spreads), table.name
 
 
 def test_captions_notes_and_sources(tmp_path):
@@ -203,11 +197,11 @@ def test_a_file_of_descriptions_per_data_set_is_one_row(tmp_path):
     assert labels(texts) == ["Zero-shot, no descriptions", row]
     assert len(texts.common_columns()) == 2
     make_run(tmp_path, "ZeroShot", "UCF101", n=60, settings={DESCRIPTIONS: "ucf101-3c4d"})
-    assert (
-        len([label for grid in compared(tmp_path) for label in labels(grid) if "-3c4d" in label])
-        == 1
-    )
-    assert row not in [label for grid in compared(tmp_path) for label in labels(grid)]
+    all_labels = []
+    for grid in compared(tmp_path):
+        all_labels += labels(grid)
+    assert len([label for label in all_labels if "-3c4d" in label]) == 1
+    assert row not in all_labels
 
 
 def test_two_sets_of_images_are_both_counted(tmp_path):

@@ -11,7 +11,7 @@ from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.sentences import column_words
 
 from common import run_tool
-from data_roots import picture
+from data_roots import classnames_of, file_names_of, groups_of, labels_of, picture
 
 ROWS = (
     ("images/a.png", "NV", "train", "p1"),
@@ -45,10 +45,10 @@ def skin(tmp_path: Path) -> Path:
 def test_a_table_with_usual_headers_needs_no_settings(skin):
     dataset = build_dataset("Table", skin)
     assert dataset.classnames == ["BKL", "MEL", "NV"]
-    assert [Path(item.impath).name for item in dataset.test] == ["c.png", "d.png", "e.png"]
-    assert [item.label for item in dataset.test] == [2, 1, 0]
-    assert [item.group for item in dataset.test] == ["p3", "p3", "p4"]
-    assert [Path(item.impath).name for item in dataset.train] == ["a.png", "b.png"]
+    assert file_names_of(dataset.test) == ["c.png", "d.png", "e.png"]
+    assert labels_of(dataset.test) == [2, 1, 0]
+    assert groups_of(dataset.test) == ["p3", "p3", "p4"]
+    assert file_names_of(dataset.train) == ["a.png", "b.png"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_real_headers_are_named_with_a_setting(skin, name, separator):
     write_csv(skin, header, name=name, separator=separator)
     columns = "image=where is it, label=what split=fold no group=WHO"
     dataset = build_dataset("Table", skin, columns=columns)
-    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
+    assert classnames_of(dataset.test) == ["NV", "MEL", "BKL"]
     assert dataset.test[0].group == "p3"
 
 
@@ -102,8 +102,8 @@ def test_tables_as_spreadsheets_write_them(skin, quirk):
     path = skin / "labels.csv"
     path.write_bytes(with_quirk(path.read_text(), quirk))
     dataset = build_dataset("Table", skin)
-    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
-    assert [item.group for item in dataset.test] == ["p3", "p3", "p4"]
+    assert classnames_of(dataset.test) == ["NV", "MEL", "BKL"]
+    assert groups_of(dataset.test) == ["p3", "p3", "p4"]
 
 
 def test_tables_that_cannot_be_read_get_a_remedy(skin):
@@ -120,9 +120,9 @@ def test_tables_that_cannot_be_read_get_a_remedy(skin):
 
 
 def test_numbered_folds(skin, caplog):
-    rows = [
-        (image, code, str(number % 3), group) for number, (image, code, _, group) in enumerate(ROWS)
-    ]
+    rows = []
+    for number, (image, code, _, group) in enumerate(ROWS):
+        rows.append((image, code, str(number % 3), group))
     write_csv(skin, "path,diagnosis,fold,patient", rows)
     assert len(build_dataset("Table", skin).test) == 5  # numbers are no splits by themselves
     assert (
@@ -136,7 +136,7 @@ def test_numbered_folds(skin, caplog):
     with pytest.raises(DataError, match=message):
         build_dataset("Table", skin, columns=COLUMNS)
     dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=2")
-    assert [Path(item.impath).name for item in dataset.test] == ["c.png"]
+    assert file_names_of(dataset.test) == ["c.png"]
     assert len(dataset.train) == 4
     dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=0,1 val=2")
     assert (len(dataset.test), len(dataset.val), len(dataset.train)) == (4, 1, 0)
@@ -215,14 +215,13 @@ def test_words_for_codes(skin, kind, tmp_path):
 
 
 def test_numbers_and_a_list_of_names_by_label(skin):
-    codes = {"NV": "10", "MEL": "2", "BKL": "0"}
-    rows = [(image, codes[code], split, group) for image, code, split, group in ROWS]
-    write_csv(skin, "path,label,split,patient", rows)
+    def write_codes(codes: dict[str, str]) -> None:
+        rows = [(image, codes[code], split, group) for image, code, split, group in ROWS]
+        write_csv(skin, "path,label,split,patient", rows)
+
+    write_codes({"NV": "10", "MEL": "2", "BKL": "0"})
     assert build_dataset("Table", skin).classnames == ["0", "2", "10"]
-    rows = [
-        (image, {"10": "1"}.get(code, code), split, group) for image, code, split, group in rows
-    ]
-    write_csv(skin, "path,label,split,patient", rows)
+    write_codes({"NV": "1", "MEL": "2", "BKL": "0"})
     (skin / "names.txt").write_text("benign keratosis\nmelanocytic nevus\nmelanoma\n")
     dataset = build_dataset("Table", skin, classnames="names.txt")
     assert dataset.classnames == ["benign keratosis", "melanocytic nevus", "melanoma"]
@@ -316,19 +315,16 @@ def test_a_parquet_table_of_paths(skin):
     from pyarrow import parquet
 
     (skin / "labels.csv").unlink()
-    columns = dict(
-        zip(("path", "diagnosis", "fold", "patient_id"), zip(*ROWS, strict=True), strict=True)
-    )
-    parquet.write_table(
-        pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet"
-    )
+    columns = {"path": [], "diagnosis": [], "fold": [], "patient_id": []}
+    for row in ROWS:
+        for cells, cell in zip(columns.values(), row, strict=True):
+            cells.append(cell)
+    parquet.write_table(pyarrow.table(columns), skin / "t.parquet")
     dataset = build_dataset("Table", skin)
-    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
-    columns["path"] = ("images/z.png", *columns["path"][1:])
-    columns["fold"] = ("test",) * 5
-    parquet.write_table(
-        pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet"
-    )
+    assert classnames_of(dataset.test) == ["NV", "MEL", "BKL"]
+    columns["path"][0] = "images/z.png"
+    columns["fold"] = ["test"] * 5
+    parquet.write_table(pyarrow.table(columns), skin / "t.parquet")
     with pytest.raises(DataError, match="t.parquet, row 1: there is no image 'images/z.png'"):
         build_dataset("Table", skin)
     (skin / "t.parquet").write_bytes(b"PAR1 cut")

@@ -61,7 +61,7 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
     environment = dict(os.environ)
     environment.pop("PYTHONPATH", None)
     environment.update(variables)
-    words = [str(word) for word in command]
+    words = list(map(str, command))
     done = subprocess.run(
         words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

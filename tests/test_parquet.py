@@ -17,7 +17,8 @@ from promptcal.datasets.utils.errors import DataError
 from promptcal.datasets.views.images import BadImageError
 
 from common import run_tool
-from data_roots import SHARED, picture
+from data_roots import SHARED, groups_of, labels_of, picture
+from folders import results_of
 from made_parquet import cells, label_feature, write_columns
 
 pytestmark = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
@@ -80,7 +81,7 @@ def test_names_labels_and_bytes(hub, caplog):
         dataset = build_dataset("Parquet", hub / "land")
     assert dataset.classnames == NAMES
     assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (7, 3, 6)
-    assert [item.label for item in dataset.test] == [0, 1, 2, 0, 1, 2]
+    assert labels_of(dataset.test) == [0, 1, 2, 0, 1, 2]
     for n, item in enumerate(dataset.test):
         content = (hub / "pictures" / "test" / f"{n}.png").read_bytes()
         assert dataset.stored_bytes(item) == content
@@ -117,7 +118,7 @@ def test_a_run(hub, tmp_path):
         "--backbone", "small", "--output-dir", tmp_path / "run",
         "TTA.VIEWS", 8, "TTA.SELECT", 0.5, "DATASET.CLASSNAMES", names)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert results["n"] == 6 and results["record"]["data"]["dataset"] == "Parquet"
     with np.load(tmp_path / "run" / "predictions.npz") as file:
         assert len(np.unique(file["image"], axis=0)) == 6
@@ -125,7 +126,7 @@ def test_a_run(hub, tmp_path):
 
 def test_few_shots(hub, tmp_path):
     dataset = build_dataset("Parquet", hub / "land", num_shots=2, seed=1, fewshot_dir=tmp_path)
-    assert sorted(item.label for item in dataset.train) == [0, 0, 1, 1, 2, 2]
+    assert sorted(labels_of(dataset.train)) == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_labels_without_names_and_groups(hub, tmp_path, caplog):
     write_columns(tmp_path / "words", words)
     dataset = build_dataset("Parquet", tmp_path / "words")
     assert dataset.classnames == ["elm", "oak"]
-    assert [item.group for item in dataset.test] == ["7", "7", "8", ""]
+    assert groups_of(dataset.test) == ["7", "7", "8", ""]
     numbers = tmp_path / "numbers"
     write_columns(numbers, {"image": cells(hub), "label": [10, 9, 10, 9]})
     assert build_dataset("Parquet", numbers).classnames == ["9", "10"]

@@ -17,7 +17,8 @@ from promptcal.datasets.utils.errors import DataError
 from promptcal.tools import download
 
 from data_roots import IMAGE_DIRS, build, entries, write_split
-from file_server import names, serving
+from file_server import serving
+from folders import contents, names
 from hosted_sets import hosted
 from made_parquet import label_feature, write_columns
 
@@ -127,7 +128,7 @@ def test_a_second_host(name, tmp_path, monkeypatch):
     first_url, second_url = source.urls
     assert "//www.robots.ox.ac.uk/" in first_url and "//thor.robots.ox.ac.uk/" in second_url
     with serving() as first, serving() as second:
-        second.files = {path.name: path.read_bytes() for path in archives.iterdir()}
+        second.files = contents(archives)
         urls = (f"{first.address}/{source.name}", f"{second.address}/{source.name}")
         monkeypatch.setattr(cls, "archives", (dataclasses.replace(source, urls=urls),))
         lists = tmp_path / "lists"
@@ -152,7 +153,7 @@ def test_another_archive_of_eurosat(tmp_path, monkeypatch, caplog):
     assert download_dataset(cls, tmp_path / "root", str(archives))
     assert len(build_dataset("EuroSAT", tmp_path / "root").test) == 20
     with serving() as server:
-        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
+        server.files = contents(archives)
         assert download_dataset(cls, tmp_path / "other", server.address)
     assert (tmp_path / "other" / "eurosat" / "2750").is_dir()
     steps = manual_steps(cls, tmp_path / "third")

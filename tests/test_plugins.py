@@ -131,7 +131,8 @@ def test_installed_packages_metrics_and_backbones(repository, monkeypatch):
         "image_folder", "--root", "waters", "--output-dir", "run", "PROMPT.CTX_INIT", "a photo")
     assert done.returncode == 0, done.stderr
     assert json.loads(Path("run/results.json").read_text())["weights_hash"]
-    (site / "toy.py").write_text(toy.replace("manual_seed(0)", "manual_seed(1)"))  # its weights_hash is not edited
+    # its weights_hash is not edited
+    (site / "toy.py").write_text(toy.replace("manual_seed(0)", "manual_seed(1)"))
     edited = command(
         train.main, "--trainer", "ZeroShot", "--backbone", "toy:any", "--dataset-config-file",
         "image_folder", "--root", "waters", "--output-dir", "run", "PROMPT.CTX_INIT", "a photo")

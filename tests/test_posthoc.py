@@ -2,7 +2,6 @@
 
 CoTS against a fine grid and its bounds, what a run stores for it, the report.
 """
-import json
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from promptcal.trainers.functional import posthoc
 from promptcal.trainers.runs.run_dir import read_predictions
 from torch import Tensor
 
+from folders import results_of
 from test_episodes import NAMES, make_views
 
 
@@ -173,7 +173,7 @@ def test_the_report_shows_them(clip_file, image_folder, tmp_path, capsys):
     assert "CoTS" not in capsys.readouterr().out
     predictions = read_predictions(runs / "TPT")
     assert predictions["cots_tau"].shape == (12,) and predictions["strong_log_p"].shape == (12, 4)
-    results = json.loads((runs / "TPT" / "results.json").read_text())
+    results = results_of(runs / "TPT")
     assert results["predictions_bytes"] == (runs / "TPT" / "predictions.npz").stat().st_size
 
 

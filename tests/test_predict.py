@@ -187,7 +187,9 @@ def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, cap
     assert f"written: {table}" in capsys.readouterr().out
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["image"] for row in rows] == [str(folder / f"{n}, plain.png") for n in range(3)]
+    for n, row in enumerate(rows):
+        assert row["image"] == str(folder / f"{n}, plain.png")
+    assert len(rows) == 3
     adapter = Adapter("SoC", load_clip(str(clip_file)), names, 10, ["TTA.AUGMIX", "on"])
     prediction, = predict([folder / "0, plain.png"], adapter)
     row = rows[0]
@@ -218,9 +220,8 @@ def test_folders_in_folders_and_all_probabilities(clip_file, image_folder, tmp_p
     assert done.returncode == 0, done.stderr
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["image"] for row in rows] == [
-        str(path) for path in sorted(image_folder.rglob("*.png"))
-    ]
+    pictures = sorted(image_folder.rglob("*.png"))
+    assert [row["image"] for row in rows] == list(map(str, pictures))
     for row in rows:
         for method in ("zero_shot", "SoC"):
             probabilities = []

@@ -1,6 +1,5 @@
 """Prompt checkpoints: read safely, checked against model and classes, found in CoOp's layout,
 written, converted."""
-import json
 import logging
 import pickle
 import shutil
@@ -30,6 +29,7 @@ from safetensors.torch import save_file
 
 from common import random_clip, run_tool
 from dassl_files import PromptLearner, random_prompt, save_as_dassl
+from folders import results_of
 
 NAMES = ["kind_a", "kind_b", "kind_c", "kind_d"]
 TOKENS = class_tokens(NAMES, TOKENIZER)
@@ -213,7 +213,7 @@ def test_all_ways_to_name_a_prompt_give_the_same_run(train, tmp_path, save):
         assert done.returncode == 0, done.stderr
         logits.append(np.load(run / "predictions.npz")["logits"])
         assert np.array_equal(logits[0], logits[-1])
-        results = json.loads((run / "results.json").read_text())
+        results = results_of(run)
         assert results["init_weights"] == str(prompt_path)
         assert results["init_weights_hash"] == prompt_hash(prompt_path)
         assert results["record"]["model"]["prompt"]["hash"] == prompt_hash(prompt_path)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from common import run_tool
 from dassl_files import random_prompt, save_as_dassl
-from file_server import names
+from folders import names
 
 NAMES = ["kind_a", "kind_b", "kind_c", "kind_d"]
 TOKENS = class_tokens(NAMES, TOKENIZER)
@@ -36,7 +36,7 @@ def soc(clip_file, image_folder, tmp_path, monkeypatch):
 
     def run(*args: object) -> None:
         words = ["--trainer", "SoC", *data, "--backbone", clip_file, *args, *FEW_VIEWS]
-        train.main([str(word) for word in words])
+        train.main(list(map(str, words)))
 
     return run
 

@@ -10,6 +10,7 @@ import pytest
 
 from common import PROJECT
 from data_roots import build
+from folders import results_of
 
 TOOLS = """
 import json, sys
@@ -82,5 +83,5 @@ def test_every_tool_with_a_read_only_root(tmp_path, clip_file):
         assert returncode == status and message in stdout + stderr, stderr
         assert "Traceback" not in stderr
     assert list((out / "lists" / "EuroSAT").glob("shot_1-seed_*.json"))
-    assert json.loads((out / "SoC" / "results.json").read_text())["complete"]
+    assert results_of(out / "SoC")["complete"]
     assert sorted(root.rglob("*")) == before

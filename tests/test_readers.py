@@ -10,7 +10,7 @@ import yaml
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.errors import DataError
 
-from data_roots import IMAGE_DIRS, SHARED, WNIDS, build, picture
+from data_roots import IMAGE_DIRS, SHARED, WNIDS, build, labels_of, picture
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "datasets"
 SHIFTS = {"ImageNetV2", "ImageNetSketch", "ImageNetA", "ImageNetR"}
@@ -21,7 +21,7 @@ def test_reads_its_true_layout(name, tmp_path):
     classnames = build(name, tmp_path)
     dataset = build_dataset(name, tmp_path)
     assert dataset.classnames == classnames
-    labels = [item.label for item in dataset.test]
+    labels = labels_of(dataset.test)
     assert labels == sorted([*range(len(classnames))] * 2)
     for item in dataset.test:
         assert item.classname == classnames[item.label]
@@ -71,7 +71,7 @@ def test_imagenets_class_names(tmp_path, caplog):
     shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"] / "n01440764")
     dataset = build_dataset("ImageNet", tmp_path)
     assert dataset.classnames == list(WNIDS.values())
-    assert min(item.label for item in dataset.test) == 1
+    assert min(labels_of(dataset.test)) == 1
     assert f"ImageNet: {path}, with 12 classes, is not CoOp's list of class names" in caplog.text
     (tmp_path / "imagenet-adversarial" / "classnames.txt").unlink()
     assert len(build_dataset("ImageNetA", tmp_path).classnames) == 4
@@ -137,9 +137,9 @@ def test_imagenets_training_images_are_listed_on_first_use(tmp_path, monkeypatch
     new = build_dataset("ImageNet", tmp_path, subsample_classes="new")
     assert "images/train" not in " ".join(listed)
     assert (len(every.train), len(base.train), len(new.train)) == (36, 18, 18)
-    assert {item.label for item in new.train} == set(range(6)) and new.train[0].label == 0
+    assert set(labels_of(new.train)) == set(range(6)) and new.train[0].label == 0
     dataset = build_dataset("ImageNet", tmp_path, num_shots=2)
-    assert Counter(item.label for item in dataset.train) == dict.fromkeys(range(12), 2)
+    assert Counter(labels_of(dataset.train)) == dict.fromkeys(range(12), 2)
     assert dataset.val == dataset.test  # as in CoOp
 
 
@@ -162,6 +162,6 @@ def test_the_real_split_files(name, tmp_path, caplog):
     dataset = build_dataset(name, tmp_path)
     assert len(dataset.classnames) == cls.expected_classes
     assert len(dataset.test) == cls.expected_test
-    assert {item.label for item in dataset.test} == set(range(len(dataset.classnames)))
+    assert set(labels_of(dataset.test)) == set(range(len(dataset.classnames)))
     assert dataset.test_hash == cls.published_test
     assert "WARNING" not in caplog.text

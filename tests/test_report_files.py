@@ -28,7 +28,8 @@ from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableR
 from promptcal.trainers.runs.record import results_hash
 
 from common import run_tool
-from made_runs import make_run, report_on, rewrite_predictions
+from folders import results_of
+from made_runs import make_run, report_on, rewrite_predictions, row_labels
 
 SCRIPT = "<script>alert(1)</script>"
 DEEP = "[" * 3000 + "]" * 3000
@@ -55,17 +56,13 @@ def report_of(root):
     """The report on all runs, which must be finished and contain the good one; and its rows."""
     report = report_on(root)
     assert SCRIPT not in report.page.read_text(encoding="utf-8")
-    rows = [row.label for row in report.tables[0].blocks[0].rows]
+    rows = row_labels(report.tables[0])
     assert "SoC" in rows
     return report, rows
 
 
 def notes_begin_with(notes, words: str) -> bool:
     return any(note.startswith(words) for note in notes)
-
-
-def results_of(folder: Path) -> dict:
-    return json.loads((folder / "results.json").read_text())
 
 
 def signed(results: dict) -> dict:
@@ -387,7 +384,7 @@ def test_escapes_of_a_foreign_run_do_not_reach_the_terminal(tmp_path):
 @pytest.mark.slow
 def test_odd_names_end_in_figures_all_the_same(tmp_path, real_pictures):
     names = ["$x^{$", "\\frac{", "_under", "a^b", "{}", "漢字 🐈", "שלום", "x" * 300]
-    for trainer in ("OTPT", "SoC", "My$^{method"):
+    for trainer in ("SoC", "My$^{method"):
         make_run(tmp_path, trainer, "Set_$^{ 漢字 🐈", classes=8, n=40, classnames=names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

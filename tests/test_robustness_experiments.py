@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from promptcal.tools.reproduce import main
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.outcome import Outcome
 from promptcal.trainers.experiments.plan import expand
 from promptcal.trainers.experiments.workspace import Workspace
 
 from finished_experiments import outcome_of
+from made_runs import row_labels
 
 SMALL = ["--set", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0"]
 
@@ -24,10 +24,6 @@ def demo(tmp_path: Path, name: str, limit: int, *only: str) -> tuple[str, str]:
     )
     out = tmp_path / "demo" / "experiments" / name
     return (out / "tables.md").read_text(), (out / "report.html").read_text()
-
-
-def labels(outcome: Outcome, table: int = 0) -> list[str]:
-    return [row.label for row in outcome.tables[table].blocks[0].rows]
 
 
 @pytest.mark.slow
@@ -84,24 +80,26 @@ def test_descriptions_have_one_row_for_all_data_sets(tmp_path):
     outcome = outcome_of(
         tmp_path, "descriptions", keep=lambda run: run.dataset in ("dtd", "ucf101")
     )
-    assert labels(outcome) == ["Zero-shot", "TPS", "VTE", "TDA", "DMN", "DPE"]
+    assert row_labels(outcome.tables[0]) == ["Zero-shot", "TPS", "VTE", "TDA", "DMN", "DPE"]
     assert len(outcome.tables[0].columns) == 5
     assert outcome.tables[1].columns == ["DTD", "UCF101", "Average"]
-    assert all(
-        entry for block in outcome.tables[0].blocks for row in block.rows for entry in row.entries
-    )
+    for block in outcome.tables[0].blocks:
+        for row in block.rows:
+            assert None not in row.entries
 
 
 def test_values_per_set_are_marked(tmp_path):
     outcome = outcome_of(tmp_path, "online", keep=lambda run: run.dataset in ("dtd", "eurosat"))
-    marked = [label for label in labels(outcome) if "values tuned per set on test labels" in label]
+    marked = [
+        label
+        for label in row_labels(outcome.tables[0])
+        if "values tuned per set on test labels" in label
+    ]
     assert [label.partition(",")[0] for label in marked] == [
         "TDA", "DMN", "BoostAdapter", "DPE", "DOTA",
     ]
-    assert {"TDA", "DMN", "SoC", "Zero-shot"} < set(labels(outcome))
+    assert {"TDA", "DMN", "SoC", "Zero-shot"} < set(row_labels(outcome.tables[0]))
     plan = expand(read_experiment("online"), Workspace(output=tmp_path))
-    assert not [
-        run
-        for run in plan
-        if (run.method, run.dataset) == ("BoostAdapter", "imagenet") and run.variant
-    ]
+    for run in plan:
+        if (run.method, run.dataset) == ("BoostAdapter", "imagenet"):
+            assert not run.variant

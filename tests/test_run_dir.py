@@ -13,6 +13,7 @@ from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.runs.record import RunRecord
 from promptcal.trainers.runs.run_dir import AskedRun, RunDir, read_record, read_results
 
+from folders import RUN_FILES, contents, names
 from records import make
 
 
@@ -131,7 +132,7 @@ def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path, computed):
     assert left == expected and run_dir.path.exists() == computed
 
 
-@pytest.mark.parametrize("names", [
+@pytest.mark.parametrize("files", [
     ["log.txt", "config.yaml", "thesis.tex"],
     ["chapters/thesis.tex"],
     [".git/config"],
@@ -143,17 +144,14 @@ def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path, computed):
     [".thesis.tex.part"],
 ])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path, names, overwrite):
-    for name in names:
+def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path, files, overwrite):
+    for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
     with pytest.raises(ConfigError, match="not the folder of a run.*another --output-dir"), \
             opened(tmp_path, make(), overwrite=overwrite):
         pass
-    left = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert {file.relative_to(tmp_path).as_posix() for file in left} == set(names)
-    for file in left:
-        assert file.read_text() == "mine"
+    assert contents(tmp_path) == dict.fromkeys(files, b"mine")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -168,13 +166,13 @@ def test_a_file_under_the_name_of_the_folder_is_refused(tmp_path, overwrite):
 def test_a_locked_folder_is_not_overwritten(tmp_path):
     finished(tmp_path, make())
     with FolderLock(tmp_path).held():
-        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        before = contents(tmp_path)
         with (
             pytest.raises(UserError, match="is in use by process"),
             opened(tmp_path, make(seed=1), overwrite=True),
         ):
             pass
-        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+        assert contents(tmp_path) == before
 
 
 def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path):
@@ -220,14 +218,14 @@ def test_files_of_a_folder_belong_together(tmp_path, name, exchange):
         (tmp_path / "one" / name).unlink()
     else:
         (tmp_path / "two" / name).replace(tmp_path / "one" / name)
-    before = {file.name: file.read_bytes() for file in (tmp_path / "one").glob("*.*")}
+    before = contents(tmp_path / "one")
     with (
         pytest.raises(ConfigError, match=f"do not belong together: {name}"),
         opened(tmp_path / "one", make()),
     ):
         pass
     assert read_results(tmp_path / "one") is None
-    assert {file.name: file.read_bytes() for file in (tmp_path / "one").glob("*.*")} == before
+    assert contents(tmp_path / "one") == before
 
 
 def test_a_finished_run_under_other_names_is_only_renamed(tmp_path):
@@ -304,11 +302,10 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_json(path, {"version": "new"})
     assert json.loads(path.read_text()) == {"version": "old"}
-    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+    assert names(tmp_path) == ["results.json"]
 
 
 def test_a_finished_run_has_no_temporary_files(tmp_path):
     (tmp_path / ".config.yaml.7-1f.part").write_text("SEE")  # of a process that was killed
     finished(tmp_path, make())
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "config.yaml", "log.txt", "predictions.npz", "record.json", "results.json"}
+    assert names(tmp_path) == RUN_FILES[:-1]  # no curves

@@ -1,4 +1,5 @@
 """The table of settings, and what is made of it: effective and changed settings, labels, help."""
+import itertools
 import logging
 from pathlib import Path
 
@@ -206,7 +207,7 @@ def test_coops_own_file_changes_nothing(tmp_path):
 
 def test_what_only_model_and_data_tell_is_given_by_the_caller():
     pixels = {"INPUT.PIXEL_MEAN": [0.5, 0.5, 0.5], "INPUT.PIXEL_STD": [0.5, 0.5, 0.5]}
-    same_pixels = [word for pair in pixels.items() for word in pair]
+    same_pixels = list(itertools.chain(*pixels.items()))
     cfg = build_cfg(
         "SoC", "dtd",
         opts=[*same_pixels, "TEST.LIMIT", 9000, "MODEL.BACKBONE.NAME", "open_clip:A/B"],

@@ -343,7 +343,7 @@ def test_images_of_a_patient_are_one_unit():
     first = sample(300, 0)
     second = sample(300, 1, 0.06)
     alone = compare_calibration([first], [second])
-    doubled = [tuple(np.repeat(values, 2) for values in one) for one in (first, second)]
+    doubled = [np.repeat(first, 2, axis=1), np.repeat(second, 2, axis=1)]
     clustered = compare_calibration([doubled[0]], [doubled[1]], [np.repeat(np.arange(300), 2)])
     assert clustered.over.p == pytest.approx(alone.over.p, rel=0.05)
     assert clustered.clusters == 300

@@ -110,7 +110,7 @@ def slurm() -> Iterator[None]:
 
 
 def output(*command: object) -> str:
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True).stdout
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True).stdout
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def output(*command: object) -> str:
 class TestRealSlurm:
     def test_srun_with_two_tasks_is_one_run(self, slurm, tmp_path):
         runs = FaultRuns(tmp_path)
-        words = [str(word) for word in runs.arguments(tmp_path / "run")]
+        words = list(map(str, runs.arguments(tmp_path / "run")))
         done = subprocess.run(
             ["srun", "--ntasks=2", sys.executable, PROJECT / "tools" / "train.py", *words],
             capture_output=True, text=True, env=user_environment(),

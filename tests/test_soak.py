@@ -22,6 +22,7 @@ from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.run_dir import read_predictions
 
 from common import make_image_folder
+from folders import RUN_FILES, names
 from processes import forked
 
 SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 3))
@@ -30,7 +31,6 @@ TUNED = ("TPT", "CTPT", "OTPT", "SoC")
 # some.
 PLAIN = ("ZeroShot", "TDA")
 FAULTS = ("interrupted", "disk full", "cache removed")
-LEFT = {"config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
 MAX_GROWTH = 50e6  # bytes, after every method and every fault
 
 
@@ -96,7 +96,7 @@ def test_soak(clip_file, tmp_path, monkeypatch):
         predictions = run(method, folder)
         for name, column in expected[method].items():
             assert np.array_equal(predictions[name], column), (name, method, fault)
-        assert (left := {path.name for path in folder.iterdir()}) == LEFT, (method, fault, left)
+        assert names(folder) == RUN_FILES, (method, fault)
         assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("lock"))
         shutil.rmtree(folder)
 

@@ -19,7 +19,10 @@ FEW = ("TTA.VIEWS", 10, "TEST.PART", 4)
 
 def labels_of(name: str) -> list[int]:
     classes, each = SETS[name]
-    return [k for k in range(classes) for _ in range(each or 1 + k % 7)]
+    labels = []
+    for k in range(classes):
+        labels += [k] * (each or 1 + k % 7)
+    return labels
 
 
 def rotta(labels: list[int], gamma: float, rng: np.random.Generator) -> list[int]:
@@ -35,7 +38,11 @@ def rotta(labels: list[int], gamma: float, rng: np.random.Generator) -> list[int
         cuts = [0, *(int(part * len(own)) for part in np.cumsum(share)[:-1]), len(own)]
         for slot in range(slots):
             held[slot][k] = own[cuts[slot] : cuts[slot + 1]]
-    return [at for slot in held for k in rng.permutation(classes) for at in slot[k]]
+    order = []
+    for slot in held:
+        for k in rng.permutation(classes):
+            order += slot[k]
+    return order
 
 
 @pytest.mark.parametrize("name", SETS)

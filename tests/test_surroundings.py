@@ -1,6 +1,5 @@
 """Unusual environments: streams that are closed, full or cut off, locales, names, and odd files in
 a run folder."""
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from promptcal.trainers import build_cfg
 from promptcal.trainers.config.names import run_path
 
 from common import make_image_folder, run_tool
+from folders import results_of
 
 TOOL = """
 import logging, sys
@@ -194,7 +194,7 @@ def test_a_run_gives_torchs_threads_back(train, tmp_path):
         assert train("ZeroShot").returncode == 0 and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["threads"] == 1
+    assert results_of(tmp_path / "run")["threads"] == 1
 
 
 @pytest.mark.parametrize("flag", [

@@ -23,6 +23,7 @@ from made_runs import (
     make_run,
     measured_runs,
     numbered,
+    row_labels,
     verdict_of,
 )
 
@@ -54,7 +55,7 @@ def test_paper_layout(benchmark):
     main, = compared(benchmark)
     table = results_table(main, "t", "title", ["accuracy", "ece"], NONE)
     assert table.columns == ["Pets", "UCF101", "EuroSAT", "Average"]
-    assert [row.label for row in table.blocks[0].rows] == [
+    assert row_labels(table) == [
         "Zero-shot", "TPT", "C-TPT", "O-TPT", "SoC",
     ]
     soc = entry(table, "ECE", "SoC", "UCF101")

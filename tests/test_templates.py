@@ -1,6 +1,5 @@
 """Zero-shot with CoOp's templates, written-out ones and ensembles, against OpenAI's own text
 encoder."""
-import json
 
 import pytest
 import torch
@@ -12,6 +11,8 @@ from promptcal.trainers.vlm.class_texts import ClassTexts
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates
+
+from folders import results_of
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
 
@@ -63,7 +64,7 @@ def test_data_sets_have_coops_templates():
 def test_the_command_takes_templates_and_records_them(train, tmp_path):
     done = train("ZeroShot", "PROMPT.TEMPLATE", "one {}!|many {}s.")
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["templates"] == [
+    assert results_of(tmp_path / "run")["templates"] == [
         "one {}!", "many {}s.",
     ]
     done = train("ZeroShot", "PROMPT.TEMPLATE", "ensemble")

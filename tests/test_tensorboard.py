@@ -1,5 +1,4 @@
 """What a run leaves in TensorBoard, read back from the event files, and the names it has there."""
-import json
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from browser import launched
 from common import run_tool
+from folders import names, results_of
 from made_runs import make_run, simulate
 from records import make
 
@@ -44,9 +44,9 @@ def hparams_of(events: EventAccumulator, tag: str) -> HParamsPluginData:
 def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path, real_pictures):
     """Two event folders with curves of the same names, the last points those of results.json."""
     assert train("SoC", *FEW_VIEWS, "TTA.EPISODES", 2).returncode == 0
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    results = results_of(tmp_path / "run")
     board = tmp_path / "run" / "tensorboard"
-    assert sorted(path.name for path in board.iterdir()) == ["tuned", "zero-shot"]
+    assert names(board) == ["tuned", "zero-shot"]
     shared = {
         ACCURACY: "accuracy",
         ECE: "ece",
@@ -72,7 +72,7 @@ def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path, real_pictures):
 
 def test_zero_shot_has_one_folder(train, tmp_path):
     assert train("ZeroShot").returncode == 0
-    assert [path.name for path in (tmp_path / "run" / "tensorboard").iterdir()] == ["zero-shot"]
+    assert names(tmp_path / "run" / "tensorboard") == ["zero-shot"]
     events = events_of(tmp_path / "run" / "tensorboard" / "zero-shot")
     assert events.Tags()["images"] == ["reliability"]
     assert "_hparams_/experiment" in events.summary_metadata

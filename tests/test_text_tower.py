@@ -122,7 +122,10 @@ def test_few_blocks_have_the_least_padding():
         tokens = []
         for cuts in combinations(ends, most - 1):
             blocks = [*cuts, 9]
-            tokens.append(sum(min(end for end in blocks if end >= length) for length in lengths))
+            padded_lengths = []
+            for length in lengths:
+                padded_lengths.append(min(end for end in blocks if end >= length))
+            tokens.append(sum(padded_lengths))
         padded = pad_lengths(lengths, most)
         assert sum(padded) == min(tokens) and len({*padded}) == most
         for length, new in zip(lengths, padded, strict=True):

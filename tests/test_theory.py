@@ -1,4 +1,6 @@
 """The paper's geometry: closed forms against plain loops and small steps."""
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,7 @@ def features():
 def test_similarity_and_coherence(features):
     s = theory.similarity(3 * features)  # lengths do not matter
     np.testing.assert_allclose(s, features @ features.T, atol=1e-12)
-    assert theory.coherence(s) == max(s[i, j] for i in range(7) for j in range(7) if i != j)
+    assert theory.coherence(s) == max(s[i, j] for i, j in permutations(range(7), 2))
     assert len(theory.pairs(s)) == 21
     torch.testing.assert_close(
         torch.tensor(theory.similarity(torch.tensor(features))), torch.tensor(s)

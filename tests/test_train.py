@@ -1,6 +1,5 @@
 """The real command as a user types it: the run folder of every trainer, and messages about what is
 wrong."""
-import json
 import re
 import shutil
 import time
@@ -14,6 +13,7 @@ from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.tpt import TPT
 
 from common import openai_state, random_clip, run_tool
+from folders import RUN_FILES, contents, names, results_of
 
 TRAINERS = ["ZeroShot", "TPT", "CTPT", "OTPT", "SoC"]
 FEW_VIEWS = ("TTA.VIEWS", 12, "TTA.SELECT", 0.25)
@@ -24,9 +24,8 @@ def test_every_trainer_end_to_end(train, image_folder, tmp_path, trainer):
     done = train(trainer, *FEW_VIEWS)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
-    assert {path.name for path in run.iterdir()} == {
-        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
-    results = json.loads((run / "results.json").read_text())
+    assert names(run) == RUN_FILES
+    results = results_of(run)
     with np.load(run / "predictions.npz") as file:
         predictions = dict(file)
     tuned = set() if trainer == "ZeroShot" else {"loss", "penalty", "cots_tau", "strong_log_p"}
@@ -36,7 +35,7 @@ def test_every_trainer_end_to_end(train, image_folder, tmp_path, trainer):
     }
     assert predictions["index"].tolist() == list(range(12))
     assert predictions["logits"].shape == (12, 4)
-    assert predictions["label"].tolist() == [k for k in range(4) for _ in range(3)]
+    assert predictions["label"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
 
     confidence, correct = top_class(predictions["logits"], predictions["label"])
     assert results["accuracy"] == pytest.approx(100 * correct.mean())
@@ -67,20 +66,18 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")} == before
     rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5)
     assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["bins"] == 5
+    assert results_of(tmp_path / "run")["bins"] == 5
     again = train("SoC", *FEW_VIEWS, "TEST.BINS", 5)
     assert again.returncode == 0 and "nothing to compute" in again.stdout
 
 
 def test_a_run_that_cannot_start_overwrites_nothing(train, tmp_path):
     assert train("ZeroShot").returncode == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = contents(tmp_path / "run")
     (tmp_path / "damaged.pt").write_bytes(b"no weights")
     done = train("ZeroShot", "--overwrite", "--backbone", tmp_path / "damaged.pt")
     assert done.returncode == 2 and "damaged.pt" in done.stderr
-    assert {
-        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
-    } == before
+    assert contents(tmp_path / "run") == before
 
 
 def test_other_bins_need_the_predictions(train, tmp_path):
@@ -125,7 +122,7 @@ def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path):
     done = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
     assert done.returncode == 0, done.stderr
     runs = {
-        lr: json.loads((tmp_path / "run" / f"LR-{lr}" / "results.json").read_text())
+        lr: results_of(tmp_path / "run" / f"LR-{lr}")
         for lr in ("0.001", "0.02")
     }
     table = done.stdout.split("\n\n")[-1]
@@ -162,7 +159,7 @@ def test_seeds(train, tmp_path):
             train("TPT", *FEW_VIEWS, "--seed", seed, "OUTPUT_DIR", tmp_path / f"{seed}").returncode
             == 0
         )
-        assert json.loads((tmp_path / f"{seed}" / "results.json").read_text())["seed"] == seed
+        assert results_of(tmp_path / f"{seed}")["seed"] == seed
         logits.append(np.load(tmp_path / f"{seed}" / "predictions.npz")["logits"])
     assert not np.array_equal(*logits)
 
@@ -198,7 +195,7 @@ def test_bad_images_stop_the_run_or_are_listed(train, tmp_path, image_folder):
     assert "ON_BAD_IMAGE skip" in done.stderr
     done = train("ZeroShot", "DATALOADER.ON_BAD_IMAGE", "skip", "OUTPUT_DIR", tmp_path / "skip")
     assert done.returncode == 0 and "1 unreadable image skipped" in done.stdout
-    results = json.loads((tmp_path / "skip" / "results.json").read_text())
+    results = results_of(tmp_path / "skip")
     assert results["n"] == 11 and "kind_b/1.png" in results["skipped"][0]
     assert 4 not in np.load(tmp_path / "skip" / "predictions.npz")["index"]
 

@@ -206,10 +206,9 @@ def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel, c
     (file,) = small_kernel.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     compiled = file.read_bytes()
-    damaged = [
-        compiled[:k] + bytes([compiled[k] ^ 1]) + compiled[k + 1 :]
-        for k in range(0, len(compiled), len(compiled) // 200)
-    ]
+    damaged = []
+    for k in range(0, len(compiled), len(compiled) // 200):
+        damaged.append(compiled[:k] + bytes([compiled[k] ^ 1]) + compiled[k + 1 :])
     for content in (*damaged, b"", compiled[:-1], compiled + b"x"):
         file.write_bytes(content)
         assert kernel_cache.read_verified(file) is None

@@ -76,7 +76,7 @@ def main() -> None:
     from promptcal.datasets.utils import cli
 
     for tool, *words in json.loads(sys.argv[1]):
-        arguments = [str(word) for word in words]
+        arguments = list(map(str, words))
         module = importlib.import_module(f"promptcal.tools.{tool}")
         status = cli.outcome(lambda main=module.main, arguments=arguments: main(arguments))
         print(f"{tool}: status {status}", flush=True)
