@@ -21,7 +21,7 @@ class Benchmark:
         names: What hubs call it, in lower case without punctuation.
         parts_of_names: Parts of class names that all must occur, by which the set is recognised
             under any folder name; () if another benchmark has the same classes.
-        names_hash: Of CoOp's class names, see `hash_names`; "" where they are not known here.
+        names_hash: Hash of CoOp's class names, see `hash_names`; "" where they are not known here.
     """
 
     names: Sequence[str]
@@ -107,7 +107,7 @@ class Comparison:
     """How a set compares with a benchmark.
 
     Attributes:
-        text: In words, for the log; "" if the set is no benchmark.
+        text: The comparison in words, for the log; "" if the set is no benchmark.
         agrees: Whether published figures compare with those on this set.
     """
 
@@ -126,7 +126,7 @@ def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
 
     Args:
         root: The folder of the set.
-        classnames: By label.
+        classnames: Class names by label.
 
     Returns:
         The benchmark's registered name; "" if the set is none.
@@ -170,7 +170,7 @@ def compare_with_benchmark(
         root: The folder of the set.
         hub_splits: What the hub calls the test split.
         images: Number of test images.
-        classnames: By label.
+        classnames: Class names by label.
     """
     name = find_benchmark(root, classnames)
     if not name:

@@ -88,8 +88,8 @@ def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int)
     """Calls a function in threads, with at most two items per thread in flight.
 
     Args:
-        function: Of an item.
-        items: In their order.
+        function: Called with one item.
+        items: The items, in the order of the results.
         threads: Number of threads, at least 1.
 
     Yields:

@@ -176,8 +176,8 @@ def checked_value(row: Setting, value: object, method: MethodInfo) -> object:
     """A value in one spelling where several mean the same. Defaults need no check.
 
     Args:
-        row: Of the setting.
-        value: Of the type of the default.
+        row: Row of the setting.
+        value: Value, in the type of the default.
         method: The method. Those for version 1.0 have `choices`.
 
     Raises:

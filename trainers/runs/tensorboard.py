@@ -121,7 +121,7 @@ class Progress(AbstractContextManager["Progress"]):
         Args:
             run_dir: Folder of the run.
             total: Number of its images.
-            bins: Of ECE.
+            bins: Number of bins of ECE.
             trainer: Registered name of the method.
             finished: The parts that an earlier call has predicted.
             shown: Whether this process shows a bar and writes curves.
@@ -182,8 +182,8 @@ class Progress(AbstractContextManager["Progress"]):
         """Adds a point to each curve.
 
         Args:
-            scalars: Of the tuned predictions so far, in percent.
-            columns: Of the last images, whose times, losses and penalties are shown.
+            scalars: Scalars of the tuned predictions so far, in percent.
+            columns: Columns of the last images, whose times, losses and penalties are shown.
         """
         images = max(len(columns["label"]), 1)
         scalars["episode/seconds per image"] = columns["seconds"].sum() / images

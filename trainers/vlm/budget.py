@@ -100,7 +100,7 @@ def per_device(limits: dict[str, T], backbone: Backbone) -> T:
     """The limit of a backbone's device.
 
     Args:
-        limits: By "cpu" and "gpu".
+        limits: A limit for "cpu" and one for "gpu".
         backbone: The model.
     """
     return limits["gpu" if is_gpu(backbone.device) else "cpu"]

@@ -166,7 +166,7 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
     """The folder's own tokenizer, with its control tokens.
 
     Args:
-        tokenizer: Of transformers.
+        tokenizer: Tokenizer of transformers.
         rows: Tokens in the model's token table; a text with others is refused.
     """
     def encode(text: str) -> list[int]:
@@ -194,8 +194,8 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
     None may ask for code of the folder or of a hub to be run.
 
     Args:
-        folder: Of the model.
-        names: Of the files, the usual one first.
+        folder: Folder of the model.
+        names: Names of the files, the usual one first.
     """
     paths = [folder / name for name in names if (folder / name).is_file()]
     if not paths:
@@ -235,7 +235,7 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     """The preprocessing of the folder's image processor.
 
     Args:
-        folder: Of the model.
+        folder: Folder of the model.
         size: Pixels per side that the image tower takes; another size is refused.
     """
     config = read_json(folder, "preprocessor_config.json", "processor_config.json")

@@ -33,7 +33,7 @@ def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
     """Pixel values as the image tower takes them: (value / 255 − mean) / deviation.
 
     Args:
-        views: From 0 to 255, uint8 or float, (..., 3, H, W).
+        views: Pixel values from 0 to 255, uint8 or float, (..., 3, H, W).
         pixels: The image tower's input.
 
     Returns:

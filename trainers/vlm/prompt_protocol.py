@@ -199,7 +199,7 @@ def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
     """The number that a pattern matches last.
 
     Args:
-        pattern: With one group or several, of which one is the number.
+        pattern: A pattern with one group or several, of which one is the number.
         parts: Parts of a path, searched in their order.
 
     Returns:

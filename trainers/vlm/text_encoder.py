@@ -31,8 +31,8 @@ class TextEncoder:
         Args:
             backbone: The model.
             class_tokens: For each class the tokens after the context, `end` included.
-            precision: Of the text tower.
-            position: Of the class names; None = after the context.
+            precision: Precision of the text tower.
+            position: Position of the class names; None = after the context.
             budget: Classes at once; None = as many as fit by their sizes.
             steps: Gradient steps of an episode, for this budget.
         """
@@ -99,7 +99,7 @@ class TextEncoder:
 
         Args:
             context: (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
-            number: Of the group.
+            number: Number of the group.
         """
         if context.dim() != 4:
             return context
@@ -138,7 +138,7 @@ class TextEncoder:
 
         Args:
             context: B contexts, as in `text`.
-            number: Of the group.
+            number: Number of the group.
 
         Returns:
             A leaf for the context, and the features (B, k, d) as a function of it.

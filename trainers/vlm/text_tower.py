@@ -212,7 +212,7 @@ def pad_lengths(lengths: Sequence[int], most_blocks: int) -> list[int]:
     """Lengths for at most `most_blocks` blocks, with as little padding as possible.
 
     Args:
-        lengths: In ascending order.
+        lengths: Lengths of prompts in ascending order.
         most_blocks: How many different lengths the result has at most.
 
     Returns:
