@@ -97,7 +97,16 @@ def build_dataset(
 
 
 def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
-    """A whole data set. Options that its reader does not have are ignored: settings say so."""
+    """A whole data set.
+
+    Options that its reader does not have are not passed to it. That they have no effect is said
+    where settings are checked.
+
+    Args:
+        name: The registered name.
+        root: The data root.
+        options: The corruption, and what some readers take besides.
+    """
     reader = DATASET_REGISTRY.get(name)
     if options.corruption or not reader.clean:
         reader.check_corruption(options.corruption, options.severity)

@@ -27,7 +27,12 @@ class LoadedBatch(Generic[T]):
 
 
 def batched(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Consecutive pieces of at most `size` items."""
+    """Divides items into consecutive pieces.
+
+    Args:
+        items: Any sequence.
+        size: Items per piece; only the last piece may have fewer.
+    """
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 

@@ -187,7 +187,12 @@ def effective_settings(
 
 
 def effective_rows(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
-    """The rows of the settings that influence the predictions of a trainer."""
+    """The rows of the settings that influence the predictions of a trainer.
+
+    Args:
+        settings: All settings by their full keys.
+        trainer: Name of the method.
+    """
     effects = Effects(settings, trainer)
     rows = rows_of(settings, trainer)
     return {key: row for key, row in rows.items() if effects.has(row)}
@@ -276,6 +281,10 @@ def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
 
     A config with added terms has the settings of all methods. Of an added term all count but its λ,
     which its weight in TRAINER.REGULARISERS replaces.
+
+    Args:
+        settings: All settings by their full keys.
+        trainer: Name of the run's method.
     """
     if trainer not in TRAINER_REGISTRY:
         return set()

@@ -65,6 +65,13 @@ class HuggingFaceBackbone(Backbone):
     """
 
     def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
+        """
+        Args:
+            model: A module of transformers, one of MODELS.
+            tokenizer: The tokenizer that transformers has for it.
+            pixels: What its image tower takes.
+            name: For records and messages.
+        """
         config = model.config.text_config
         vision = model.config.vision_config
         self.name = name
@@ -89,9 +96,12 @@ class HuggingFaceBackbone(Backbone):
                 f"with {list(end)}: they do not belong together; {SAVE_AGAIN}"
             )
         # The library reads at the end token or, with an old config, at the largest id.
-        read_token = len(tokenizer) - 1 if eos == OLD_EOS else eos
-        at_end = len(end) == 1 and end[0] == read_token
-        self.packed = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS and at_end
+        read_token = eos
+        if eos == OLD_EOS:
+            read_token = len(tokenizer) - 1
+        is_read_at_end = len(end) == 1 and end[0] == read_token
+        has_plain_layers = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS
+        self.packed = has_plain_layers and is_read_at_end
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """The library's own image features, (N, 3, size, size) -> (N, d)."""

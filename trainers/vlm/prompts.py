@@ -89,7 +89,12 @@ def clean_name(text: str) -> str:
 
 
 def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """For each class the tokens after the context: its name, a full stop, the end token."""
+    """For each class the tokens after the context: its name, a full stop, the end token.
+
+    Args:
+        classnames: K names.
+        tokenizer: Tokenizer of the model.
+    """
     if not classnames:
         raise DataError("no class names: a data set needs at least one class")
     tokens = []

@@ -152,6 +152,11 @@ class Groups:
     """The text towers of groups of `size` classes; the last group may be smaller."""
 
     def __init__(self, size: int, towers: list[Tower]) -> None:
+        """
+        Args:
+            size: Classes of a group.
+            towers: The text tower of each group, in the order of the classes.
+        """
         self.size = size
         self.towers = towers
 
@@ -172,6 +177,7 @@ def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tens
     Returns:
         Gradients of the context, with a first dimension B.
     """
+    # The greatest number of each gradient; one that is all zeros must not be divided by 0.
     size = grad_text.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad_text.dtype).tiny)
     factor = torch.exp2(-torch.log2(size).floor())
     scaled = grad_text * factor[:, None, None]

@@ -219,7 +219,12 @@ def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor
 
 
 def make_optimizer(model: CLIP, settings: Settings) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices alone and a lower rate for the token embeddings."""
+    """AdamW with weight decay on matrices alone and a lower rate for the token embeddings.
+
+    Args:
+        model: The small CLIP in training.
+        settings: Rates and weight decay.
+    """
     matrices = []
     vectors = []
     for name, parameter in model.named_parameters():
