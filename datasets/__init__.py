@@ -20,11 +20,11 @@ class DataOptions:
 
     Attributes:
         num_shots: Labelled images per class; -1 = all.
-        seed: Of the few-shot sample.
+        seed: Seed of the few-shot sample.
         subsample_classes: `all`, or CoOp's `base` or `new` classes.
         fewshot_dir: Where few-shot lists are kept; "" = with the data.
-        corruption: Of the test images; "" = none.
-        severity: Of the corruption.
+        corruption: Corruption of the test images; "" = none.
+        severity: Severity of the corruption.
         image_list: A file with the test images to use; "" = all.
         columns: The columns of a table, as in DATASET.COLUMNS.
         classnames: Words for the classes of own images, as in DATASET.CLASSNAMES.
@@ -97,7 +97,16 @@ def build_dataset(
 
 
 def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
-    """A whole data set. Options that its reader does not have are ignored: settings say so."""
+    """A whole data set.
+
+    Options that its reader does not have are not passed to it. That they have no effect is said
+    where settings are checked.
+
+    Args:
+        name: The registered name.
+        root: The data root.
+        options: The corruption, and what some readers take besides.
+    """
     reader = DATASET_REGISTRY.get(name)
     if options.corruption or not reader.clean:
         reader.check_corruption(options.corruption, options.severity)

@@ -82,8 +82,8 @@ class Dataset:
     ) -> None:
         """Args:
             root: The data root.
-            corruption: Of the test images; "" = none.
-            severity: Of the corruption, 1 to 5.
+            corruption: Corruption of the test images; "" = none.
+            severity: Severity of the corruption, 1 to 5.
         """
         self.root = Path(root).expanduser()
         self.corruption = corruption
@@ -176,7 +176,7 @@ def run_name(
         name: The registered name, or that of an unregistered class.
         root: The data root. A user's folder of images is named after it.
         corruption: "" = none.
-        severity: Of the corruption, 1 to 5.
+        severity: Severity of the corruption, 1 to 5.
     """
     if name in DATASET_REGISTRY:
         name = DATASET_REGISTRY.get(name).run_name(root)

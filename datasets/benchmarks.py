@@ -19,9 +19,9 @@ class Benchmark:
 
     Attributes:
         names: What hubs call it, in lower case without punctuation.
-        parts_of_names: Parts of class names that all must occur; () if its classes are another's
-            too.
-        names_hash: Of CoOp's class names, see `hash_names`; "" where they are not known here.
+        parts_of_names: Parts of class names that all must occur, by which the set is recognised
+            under any folder name; () if another benchmark has the same classes.
+        names_hash: Hash of CoOp's class names, see `hash_names`; "" where they are not known here.
     """
 
     names: Sequence[str]
@@ -29,7 +29,7 @@ class Benchmark:
     names_hash: str = ""
 
 
-IMAGENET_NAMES = "288db217ad73"
+IMAGENET_NAMES = "288db217ad73"  # hash of ImageNet's class names, which its variants share
 
 BENCHMARKS = {
     "ImageNet": Benchmark(
@@ -104,7 +104,12 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a set compares with a benchmark, in words ("" if it is none)."""
+    """How a set compares with a benchmark.
+
+    Attributes:
+        text: The comparison in words, for the log; "" if the set is no benchmark.
+        agrees: Whether published figures compare with those on this set.
+    """
 
     text: str = ""
     agrees: bool = False
@@ -121,13 +126,14 @@ def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
 
     Args:
         root: The folder of the set.
-        classnames: By label.
+        classnames: Class names by label.
 
     Returns:
         The benchmark's registered name; "" if the set is none.
     """
     names = [plain(name) for name in classnames]
     folders = folder_names(root)
+    # The folder first: variants of ImageNet have ImageNet's classes.
     for reader, benchmark in BENCHMARKS.items():
         if folders & set(benchmark.names):
             return reader
@@ -142,8 +148,9 @@ def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
 
 
 def folder_names(root: Path) -> set[str]:
-    """What a set's folder is called, also in the hub's cache
-    (`datasets--owner--name/snapshots/…`)."""
+    """What a set's folder is called, also in the hub's cache, where it is
+    `datasets--owner--name/snapshots/…`.
+    """
     parts = list(root.resolve().parts)
     while parts and parts[-1].lower() in NAMELESS_FOLDERS:
         parts.pop()
@@ -163,7 +170,7 @@ def compare_with_benchmark(
         root: The folder of the set.
         hub_splits: What the hub calls the test split.
         images: Number of test images.
-        classnames: By label.
+        classnames: Class names by label.
     """
     name = find_benchmark(root, classnames)
     if not name:

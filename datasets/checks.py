@@ -67,7 +67,7 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
 
     Args:
         source: The data set, for messages.
-        classnames: By label.
+        classnames: Class names by label.
     """
     blank = [label for label, name in enumerate(classnames) if not name.strip()]
     if blank:
@@ -100,7 +100,7 @@ def check_items(
         source: The data set, for messages.
         split: Its name, for messages.
         items: The images of the split.
-        classnames: By label.
+        classnames: Class names by label.
         image_dir: The folder of the images. Its own name may have any letters.
     """
     paths = [item.impath.removeprefix(image_dir) for item in items]
@@ -124,7 +124,7 @@ def check_printable(what: str, names: Sequence[str]) -> None:
 
     Args:
         what: What has these names, for the message.
-        names: Of files or classes.
+        names: Names of files or classes.
     """
     bad = [repr(name) for name in names if not is_printable(name)]
     if bad:

@@ -26,8 +26,8 @@ def source(url: str, folder: str, md5: str) -> tuple[Source, ...]:
 
     Args:
         url: Its address.
-        folder: In the archive.
-        md5: Of the archive.
+        folder: The folder in the archive that holds the files.
+        md5: MD5 sum of the archive.
     """
     file_name = url.rpartition("/")[2]
     return (Source(file_name, urls=(url,), checksum=f"md5:{md5}", places={folder: "."}),)

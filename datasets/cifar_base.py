@@ -72,7 +72,7 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
     """Reads one of CIFAR's pickles.
 
     Args:
-        path: Of the file.
+        path: The file.
         label_key: Under which it has the labels.
 
     Returns:
@@ -110,7 +110,7 @@ def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     Copy what is needed: if the file is cut while it is mapped, the process ends.
 
     Args:
-        path: Of the file.
+        path: The file.
         shape: That each row must have.
     """
     open_regular(path).close()  # not a pipe
@@ -156,7 +156,7 @@ class CIFAR(FileDataset):
         """The images of a file from a row on.
 
         Args:
-            path: Of the file.
+            path: The file.
             first: The row of the first label.
             labels: One per image.
         """

@@ -152,7 +152,7 @@ def delimiter_of(path: Path, text: str) -> str:
     """What separates the cells of a table: a tab in .tsv files, else what the header has most of.
 
     Args:
-        path: Of the table.
+        path: The file of the table.
         text: Its content.
     """
     if path.suffix.lower() == ".tsv":

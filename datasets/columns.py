@@ -164,7 +164,7 @@ def candidates(role: str, headers: Sequence[str]) -> list[str]:
 
     Args:
         role: One of ROLES.
-        headers: Of the table.
+        headers: Headers of the table.
     """
     by_plain: dict[str, str] = {}
     for header in headers:
@@ -178,7 +178,7 @@ def chosen_column(choice: ColumnChoice, role: str, headers: Sequence[str], sourc
     Args:
         choice: What DATASET.COLUMNS says.
         role: One of ROLES.
-        headers: Of the table.
+        headers: Headers of the table.
         source: The table, for the message.
 
     Returns:
@@ -215,7 +215,7 @@ def missing_column(
 
     Args:
         role: `image` or `label`.
-        headers: Of the table.
+        headers: Headers of the table.
         source: The table, for the message.
         one_per_class: Columns that stand for one class each, which are not read.
     """

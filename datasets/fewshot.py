@@ -29,7 +29,7 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
     Args:
         dataset: The data set, which is changed.
         num_shots: Images per class.
-        seed: Of the draw.
+        seed: Seed of the draw.
         fewshot_dir: Where the samples are kept as JSON; "" = with the data.
     """
     has_own_val = dataset.val is not dataset.test
@@ -73,7 +73,7 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
         train: All training images.
         val: All validation images; empty = none are drawn.
         num_shots: Images per class.
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
     rng = random.Random(seed)
     return {
@@ -150,7 +150,7 @@ def write_samples(path: Path, dataset: Dataset, samples: Samples, drawn_from: st
     Where the folder cannot be written, they are drawn every time; they depend on the seed alone.
 
     Args:
-        path: Of the file.
+        path: The file.
         dataset: The reader of the images.
         samples: The images by split.
         drawn_from: The hash of the data set's splits.

@@ -59,7 +59,7 @@ class FGVCAircraft(FileDataset):
 
         Args:
             file: Name of the list.
-            labels: By variant.
+            labels: Labels by variant.
         """
         items = []
         bad = []

@@ -132,7 +132,7 @@ class FileDataset(Dataset):
 
         Args:
             root: The data root.
-            source: Of the file.
+            source: The file.
         """
         usual = cls.folder_in(root)
         if cls.tpt_images:
@@ -182,7 +182,7 @@ class FileDataset(Dataset):
         """A datum of the set.
 
         Args:
-            path: Of the image, below the image folder.
+            path: Path of the image, below the image folder.
             label: Its class.
             classname: The name of the class.
         """
@@ -308,9 +308,9 @@ def images_in(folder: Path, label: int, classname: str) -> list[Datum]:
     """The images directly in a class's folder, by name; none if there is no such folder.
 
     Args:
-        folder: Of the class.
-        label: Of the class.
-        classname: Of the class.
+        folder: Folder of the class.
+        label: Label of the class.
+        classname: Name of the class.
     """
     if not folder.is_dir():
         return []

@@ -75,7 +75,7 @@ class ImageFolder(OwnImages):
         """Names the right root, or the table with the labels, if folders are probably no classes.
 
         Args:
-            folder: Of the test split.
+            folder: Folder of the test split.
             classes: Names of the class folders.
         """
         first = folder / classes[0]
@@ -166,9 +166,9 @@ def read_class(folder: Path, label: int, classname: str) -> list[Datum]:
     Those in a folder of their own, such as a patient's, are a group, whichever class they are of.
 
     Args:
-        folder: Of the class.
-        label: Of the class.
-        classname: Of the class.
+        folder: Folder of the class.
+        label: Label of the class.
+        classname: Name of the class.
     """
     items = []
     top = picture_folder(folder)
@@ -197,7 +197,7 @@ def count_unread(folder: Path, unread: Counter[str], examples: dict[str, str]) -
     """Counts the files of a class that are neither pictures nor notes.
 
     Args:
-        folder: Of the class.
+        folder: Folder of the class.
         unread: Numbers of files by their ending, which grow.
         examples: The first file of each ending.
     """

@@ -31,11 +31,11 @@ from .utils.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
-DIGEST_BYTES = 16  # blake2b-128
+DIGEST_BYTES = 16  # of BLAKE2b; 128 bits tell any number of pictures apart
 # A file that is written twice within one tick of the file system's clock has the same times after
 # both. Such a file is young when it is hashed, so the digests of young files are not kept.
 SETTLED_NS = 2_000_000_000
-FILES_PER_TASK = 64
+FILES_PER_TASK = 64  # so that handing files to threads costs less than hashing them
 ATTEMPTS = 3  # at hashing a file that is being written
 
 
@@ -86,6 +86,7 @@ def hash_file(path: str) -> ImageHash:
     """The digest of a file's bytes, or of the reason why it cannot be read."""
     try:
         with open_regular(Path(path)) as file:
+            # A file that is written while it is read gives a mixture. Its stamps then differ.
             for _ in range(ATTEMPTS):
                 before = Stamp.of(os.fstat(file.fileno()))
                 file.seek(0)
@@ -103,7 +104,13 @@ def new_hash(content: bytes = b"") -> hashlib.blake2b:
 
 
 def unreadable(path: str, error: Exception) -> ImageHash:
-    """The digest of a file that cannot be read. Once the file is repaired it is another image."""
+    """The digest of a file that cannot be read. Once the file is repaired it is another image.
+
+    Args:
+        path: The file.
+        error: Why it cannot be read. The number of the system's error enters the digest: its words
+            depend on the language.
+    """
     reason = type(error).__name__
     if isinstance(error, OSError):
         reason = str(error.errno)
@@ -148,6 +155,8 @@ class ImageIndex:
         """
         index_file = self.file_for(place)
         known = read_index(index_file)
+        # First all files whose digest is known, by one look at each; then the others are read, by
+        # several threads.
         resolved_folders: dict[str, str] = {}
         hashes: list[ImageHash | None] = []
         unknown = []
@@ -165,7 +174,7 @@ class ImageIndex:
                 hashes.append(None)
                 unknown.append((position, resolved))
 
-        now = time.time_ns()
+        now = time.time_ns()  # before hashing, which may take longer than a file needs to settle
         settled = {}
         resolved_paths = [resolved for _, resolved in unknown]
         for (position, resolved), image in zip(unknown, hash_files(resolved_paths), strict=True):
@@ -186,8 +195,13 @@ class ImageIndex:
 
 
 def resolve(path: str, resolved_folders: dict[str, str]) -> tuple[str, os.stat_result]:
-    """The path without symbolic links, and its status. `resolved_folders` has those met before:
-    resolving every path again takes ten times as long."""
+    """The path without symbolic links, and its status.
+
+    Args:
+        path: The file.
+        resolved_folders: The folders met so far and what they are without links; a new one is
+            added. Resolving every path as a whole takes ten times as long.
+    """
     folder, name = os.path.split(path)
     if folder not in resolved_folders:
         resolved_folders[folder] = os.path.realpath(folder)
@@ -250,8 +264,15 @@ def read_index(file: Path | None) -> dict[str, ImageHash]:
 
 
 def add_to_index(file: Path | None, hashes: dict[str, ImageHash]) -> None:
-    """Adds digests to an index file. It is read again first, since another process may have added
-    some. Where two write at the same moment those of one are lost, and hashed again later."""
+    """Adds digests to an index file.
+
+    It is read again first, since another process may have added some. There is no lock: where two
+    write at the same moment the digests of one are lost, and hashed again later.
+
+    Args:
+        file: The index file; None = nothing is kept.
+        hashes: The digests by resolved path.
+    """
     if file is None:
         return
     entries = {}

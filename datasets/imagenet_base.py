@@ -66,7 +66,7 @@ class ImageNetBase(FileDataset):
 
         Args:
             root: The data root.
-            source: Of the file.
+            source: The file.
         """
         path = super().locate(root, source)
         if not path.exists():
@@ -118,8 +118,8 @@ class ImageNetBase(FileDataset):
         """The images of every class in label order, by file name within a class.
 
         Args:
-            folders: Of the classes by WordNet id.
-            names: Of the classes by WordNet id, in the order of labels.
+            folders: Folders of the classes by WordNet id.
+            names: Names of the classes by WordNet id, in the order of labels.
         """
         items: list[Datum] = []
         for label, (wnid, name) in enumerate(names.items()):

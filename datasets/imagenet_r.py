@@ -6,7 +6,10 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetR(ImageNetBase):
-    """Classes are those with a folder, with labels from 0."""
+    """200 of ImageNet's classes, those that have a folder, with labels from 0.
+
+    (Hendrycks et al., ICCV 2021.)
+    """
 
     label = "ImageNet-R"
     display_order = 14

@@ -38,7 +38,7 @@ def damaged(path: Path, error: Exception) -> DataError:
     """The error of a file that is not complete.
 
     Args:
-        path: Of the file.
+        path: The file.
         error: What pyarrow raised.
     """
     return DataError(f"{path} is not a complete parquet file ({one_line(error, 200)}): download it "
@@ -158,8 +158,8 @@ class ImageCells:
         """The stored bytes of an image; b"" if there are none.
 
         Args:
-            path: Of the file.
-            row: In the file.
+            path: The file.
+            row: Number of the row in the file.
         """
         return bytes_of(self.read_cell(path, row))
 
@@ -167,8 +167,8 @@ class ImageCells:
         """A cell as the file has it: bytes, or a dict with `bytes` and `path`.
 
         Args:
-            path: Of the file.
-            row: In the file.
+            path: The file.
+            row: Number of the row in the file.
         """
         file = self.files[path]
         group = file.group_of(row)

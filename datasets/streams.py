@@ -16,7 +16,7 @@ def shuffled(indices: Sequence[int], seed: int) -> list[int]:
 
     Args:
         indices: The images.
-        seed: Of the run.
+        seed: Seed of the run.
     """
     rng = np.random.default_rng([seed, len(indices)])
     return rng.permutation(indices).tolist()
@@ -32,8 +32,8 @@ def image_order(
         labels: Their labels.
         order: `random`; `sorted` by label, with the images of a class shuffled; or `correlated`,
             with neighbours of the same class.
-        concentration: Of a correlated order; see `correlated`.
-        seed: Of the run.
+        concentration: Concentration of a correlated order; see `correlated`.
+        seed: Seed of the run.
     """
     random_order = shuffled(indices, seed)
     if order == "random":
@@ -91,7 +91,7 @@ def long_tailed(labels: Sequence[int], exponent: float) -> list[int]:
     run: all seeds of a comparison have the same images.
 
     Args:
-        labels: Of all images.
+        labels: Labels of all images.
         exponent: TEST.IMBALANCE, above 0; higher is less balanced.
     """
     all_labels = np.asarray(labels)
@@ -113,7 +113,7 @@ def classes_in_window(labels: Sequence[int], window: int = WINDOW) -> float:
     """The mean number of classes among successive images.
 
     Args:
-        labels: Of the images in their order.
+        labels: Labels of the images in their order.
         window: Number of images.
     """
     counts = []

@@ -5,6 +5,9 @@ board of twice its size (`Board`: noise, masks and brushes; `Land`: what each cl
 averaged down, which smooths thin lines and edges. Then weather, season, light and sensor change the
 finished tile.
 
+The numbers in it are chosen by eye. The order in which random numbers are drawn belongs to a tile:
+where two lines change places, every tile after them is another one (GENERATOR_VERSION).
+
 Masks are (BOARD, BOARD) arrays from 0 to 1, colours are triples from 0 to 1, and tiles are
 (SIZE, SIZE, 3) floats from 0 to 1.
 """
@@ -96,7 +99,12 @@ def tile_rng(*key: str | int) -> Generator:
 
 
 def draw(classname: str, rng: Generator) -> Array:
-    """A clear tile of the class, floats from 0 to 1."""
+    """A clear tile of the class, floats from 0 to 1.
+
+    Args:
+        classname: One of CLASSNAMES. The method of `Land` that draws it has the same name.
+        rng: The tile's generator.
+    """
     land = Land(rng)
     getattr(land, classname.replace(" ", "_"))()
     # The board has twice the size of a tile.
@@ -105,15 +113,24 @@ def draw(classname: str, rng: Generator) -> Array:
 
 
 def towards(image: Array, colour: Colour, weight: Array | float) -> Array:
+    """The image mixed with a colour or another image: 0 leaves it as it is, 1 replaces it."""
     return image + weight * (np.asarray(colour, dtype=np.float32) - image)
 
 
 def to_bytes(image: Array) -> Array:
+    """Floats from 0 to 1 as uint8 from 0 to 255."""
     return (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
 
 
 def under(condition: str, image: Array, rng: Generator, strength: float) -> Array:
-    """The image under a condition; a strength is about 0.3 for slight and 1 for strong."""
+    """The image under a condition of weather, season, light or sensor.
+
+    Args:
+        condition: One of CONDITIONS.
+        image: A tile, floats from 0 to 1.
+        rng: The tile's generator.
+        strength: About 0.3 for slight and 1 for strong.
+    """
     red = image[..., 0:1]
     green = image[..., 1:2]
     blue = image[..., 2:3]
@@ -160,7 +177,12 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
 
 
 def rotated(image: Array, rng: Generator) -> Array:
-    """Rotated by any angle and a little enlarged, with mirrored corners."""
+    """The image rotated by any angle and a little enlarged, with mirrored corners.
+
+    Args:
+        image: A tile, floats from 0 to 1.
+        rng: The tile's generator.
+    """
     pad = SIZE // 2
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="reflect")
     wide = Image.fromarray(to_bytes(padded))
@@ -171,7 +193,14 @@ def rotated(image: Array, rng: Generator) -> Array:
 
 
 def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
-    """A ragged corner of another tile, or all of it half transparent, over this one."""
+    """A ragged corner of another tile, or all of it half transparent, over this one.
+
+    Args:
+        image: A tile, floats from 0 to 1.
+        other: The other tile.
+        rng: The tile's generator.
+        strength: From 0 for little of the other tile to 1 for much.
+    """
     if rng.random() >= 0.5:
         return towards(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
     y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
@@ -183,8 +212,16 @@ def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
 
 
 def tile(split: str, classname: str, number: int) -> Array:
-    """A tile of LandCover: (SIZE, SIZE, 3) uint8, two in five clear, the others under some
-    condition."""
+    """A tile of LandCover: two in five are clear, the others under a condition.
+
+    Args:
+        split: `train`, `val` or `test`.
+        classname: One of CLASSNAMES.
+        number: From 0, within split and class.
+
+    Returns:
+        uint8 (SIZE, SIZE, 3).
+    """
     rng = tile_rng("landcover", split, classname, number)
     image = draw(classname, rng)
     if rng.random() >= CLEAR_SHARE:
@@ -193,8 +230,18 @@ def tile(split: str, classname: str, number: int) -> Array:
 
 
 def shifted_tile(split: str, classname: str, number: int) -> Array:
-    """A tile of LandCoverShift: rotated, mixed with another class, with a colour cast or under
-    strong conditions."""
+    """A tile of LandCoverShift: unlike the tiles that the small CLIP was trained on.
+
+    It may be rotated, mixed with another class, have a colour cast, and be under strong conditions.
+
+    Args:
+        split: `train`, `val` or `test`.
+        classname: One of CLASSNAMES.
+        number: From 0, within split and class.
+
+    Returns:
+        uint8 (SIZE, SIZE, 3).
+    """
     rng = tile_rng("landcover_shift", split, classname, number)
     image = draw(classname, rng)
     if rng.random() < 0.5:
@@ -215,8 +262,17 @@ def shifted_tile(split: str, classname: str, number: int) -> Array:
 
 
 def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Array:
-    """A tile (SIZE, SIZE, 3) of bytes under a corruption. With equal generators, severities differ
-    only in strength."""
+    """A tile under a corruption. With equal generators, severities differ only in strength.
+
+    Args:
+        tile: uint8 (SIZE, SIZE, 3).
+        corruption: A key of STRENGTHS.
+        severity: From 1 to 5.
+        rng: The corruption's generator.
+
+    Returns:
+        uint8 (SIZE, SIZE, 3).
+    """
     image = tile.astype(np.float64) / 255
     strength = STRENGTHS[corruption][severity - 1]
     match corruption:
@@ -233,12 +289,17 @@ def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Arra
 
 
 def blurred(image: Array, radius: float) -> Array:
-    """The mean over a disc with a soft edge; beyond the image its border is repeated."""
+    """The mean over a disc with a soft edge; beyond the image its border is repeated.
+
+    Args:
+        image: (SIZE, SIZE, 3).
+        radius: Of the disc, in pixels.
+    """
     reach = int(np.ceil(radius))
     padded = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
     offsets = np.arange(-reach, reach + 1)
     disc = np.clip(radius + 0.5 - np.hypot(*np.meshgrid(offsets, offsets)), 0, 1)
-    # (SIZE, SIZE, 3, w, w).
+    # What the disc covers around each pixel, (SIZE, SIZE, 3, w, w).
     windows = np.lib.stride_tricks.sliding_window_view(padded, disc.shape, axis=(0, 1))
     return np.einsum("hwcij,ij->hwc", windows, disc / disc.sum())
 
@@ -246,8 +307,10 @@ def blurred(image: Array, radius: float) -> Array:
 # The board
 
 def smooth(values: np.ndarray, low: float | np.ndarray, high: float | np.ndarray) -> np.ndarray:
-    """A soft threshold: 0 below `low`, 1 above `high`, linear in between. With `low` > `high` it is
-    reversed."""
+    """A soft threshold: 0 below `low`, 1 above `high`, linear in between.
+
+    With `low` above `high` it is reversed: 1 below `high`, 0 above `low`.
+    """
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 
@@ -259,8 +322,17 @@ def to_edge(values: np.ndarray, period: float) -> np.ndarray:
 def value_noise(
     rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0,
 ) -> np.ndarray:
-    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size). `stretch`
-    above 1 widens cells."""
+    """Random values on a coarse grid, interpolated between its points.
+
+    Args:
+        rng: The tile's generator.
+        size: Pixels of each side of the result.
+        cells: Cells of the grid in each direction.
+        stretch: Above 1 the cells are wider than high.
+
+    Returns:
+        About 0 to 1, (size, size).
+    """
     shape = max(2, round(cells) + 1), max(2, round(cells / stretch) + 1)
     grid = Image.fromarray(rng.random(shape, dtype=np.float32))
     return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC))
@@ -269,7 +341,17 @@ def value_noise(
 def fractal_noise(
     rng: np.random.Generator, size: int, cells: float, octaves: int = 3,
 ) -> np.ndarray:
-    """Value noise at several scales, each half as strong as the one before, from 0 to 1."""
+    """Value noise at several scales, each half as strong as the one before.
+
+    Args:
+        rng: The tile's generator.
+        size: Pixels of each side of the result.
+        cells: Cells of the coarsest grid in each direction; they are doubled from scale to scale.
+        octaves: Number of scales.
+
+    Returns:
+        From 0 to 1, (size, size).
+    """
     total: np.ndarray | int = 0
     for octave in range(octaves):
         noise = value_noise(rng, size, min(cells * 2**octave, size))
@@ -279,8 +361,16 @@ def fractal_noise(
 
 
 def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
-    """Board coordinates of points (…, 2) that are given along and across a direction from a
-    centre."""
+    """Board coordinates of points that are given along and across a direction.
+
+    Args:
+        points: (..., 2), in pixels from the centre.
+        angle: Of the direction, in radians.
+        centre: In board coordinates.
+
+    Returns:
+        x and y, (..., 2).
+    """
     along, across = np.moveaxis(np.asarray(points, float), -1, 0)
     x = along * np.cos(angle) - across * np.sin(angle)
     y = along * np.sin(angle) + across * np.cos(angle)
@@ -288,28 +378,48 @@ def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
 
 
 def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
-    """The corners of a rotated rectangle, its length along `angle`."""
+    """The corners of a rotated rectangle.
+
+    Args:
+        centre: Its centre in board coordinates.
+        length: Pixels along `angle`.
+        width: Pixels across it.
+        angle: In radians.
+
+    Returns:
+        x and y, (4, 2).
+    """
     corners = np.array(((1, 1), (1, -1), (-1, -1), (-1, 1)))
     return turned(corners * (length / 2, width / 2), angle, centre)
 
 
 class Board:
-    """One tile while it is drawn. `rgb` is the image, (BOARD, BOARD, 3); x and y are pixel
-    coordinates."""
+    """One tile while it is drawn.
+
+    Attributes:
+        rng: The tile's generator.
+        rgb: The image, (BOARD, BOARD, 3).
+        x: Column of each pixel, (BOARD, BOARD).
+        y: Row of each pixel, (BOARD, BOARD).
+        sun: Direction of all shadows, in radians.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self.rgb = np.zeros((BOARD, BOARD, 3), dtype=np.float32)
         self.y, self.x = np.mgrid[0:BOARD, 0:BOARD].astype(np.float32)
-        self.sun = rng.uniform(0, 2 * np.pi)  # the direction of all shadows of a tile
+        self.sun = rng.uniform(0, 2 * np.pi)
 
     def uniform(self, low: float, high: float) -> float:
+        """A random number."""
         return float(self.rng.uniform(low, high))
 
     def angle(self) -> float:
+        """The random angle of a line, which has no direction: up to π."""
         return self.uniform(0, np.pi)
 
     def chance(self, share: float) -> bool:
+        """True for this share of the tiles."""
         return bool(self.rng.random() < share)
 
     def colour(self, *choices: Colour, spread: float = 0.03) -> np.ndarray:
@@ -320,12 +430,18 @@ class Board:
         return np.clip(varied, 0, 1).astype(np.float32)
 
     def noise(self, cells: float, octaves: int = 3) -> np.ndarray:
+        """Fractal noise over the board, from 0 to 1; see `fractal_noise`."""
         return fractal_noise(self.rng, BOARD, cells, octaves)
 
     def axes(
         self, angle: float, centre: Any = (BOARD / 2, BOARD / 2),
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinates along and across a direction, in pixels from the centre."""
+        """Coordinates of all pixels along and across a direction, in pixels from the centre.
+
+        Args:
+            angle: Of the direction, in radians.
+            centre: In board coordinates.
+        """
         x = self.x - centre[0]
         y = self.y - centre[1]
         return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
@@ -336,7 +452,13 @@ class Board:
         return angle, *self.axes(angle)
 
     def fill(self, colour: Colour, rough: float = 0.1, cells: float = 6) -> None:
-        """Ground of one colour with light and dark patches of strength `rough`, and fine grain."""
+        """Ground of one colour with light and dark patches and fine grain.
+
+        Args:
+            colour: The colour.
+            rough: By how much patches are lighter or darker.
+            cells: How many patches lie side by side.
+        """
         mottle = (self.noise(cells) - 0.5) * 2 * rough
         mottle = mottle + self.rng.normal(0, rough / 5, (BOARD, BOARD))
         self.rgb[:] = np.asarray(colour) + mottle[..., None].astype(np.float32)
@@ -350,11 +472,26 @@ class Board:
         self, cells: float, octaves: int, low: float, high: float, *colours: Colour,
         strength: float,
     ) -> None:
-        """Irregular patches of one of the colours, where noise exceeds a soft threshold."""
+        """Irregular patches of one of the colours, where noise exceeds a soft threshold.
+
+        Args:
+            cells: Cells of the noise, as for `fractal_noise`.
+            octaves: Its number of scales.
+            low: Noise below which there is nothing of a patch.
+            high: Noise above which there is all of it.
+            colours: What is chosen from.
+            strength: From 0 for nothing to 1 for opaque patches.
+        """
         self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)
 
     def strip(self, distance: np.ndarray, width: float, colour: Colour) -> None:
-        """A road or the like around a line, given the distance to it."""
+        """A road or the like around a line.
+
+        Args:
+            distance: Of each pixel from the line, (BOARD, BOARD).
+            width: In pixels.
+            colour: The colour.
+        """
         self.paint(smooth(distance, width / 2 + 0.5, width / 2 - 0.5), colour)
 
     def shade(self, amount: np.ndarray) -> None:
@@ -365,14 +502,27 @@ class Board:
         self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45,
         strength: float = 1.0,
     ) -> None:
-        """An object that stands on the ground and has a shadow, `height` pixels away from the
-        sun."""
+        """An object that stands on the ground and has a shadow.
+
+        Args:
+            mask: Where it is.
+            colour: Its colour.
+            height: Pixels by which the shadow is moved away from the sun.
+            dark: Share of the light that the shadow takes.
+            strength: From 0 for nothing to 1 for an opaque object.
+        """
         shift = round(height * np.sin(self.sun)), round(height * np.cos(self.sun))
         self.shade(-dark * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
         self.paint(mask, colour, strength)
 
     def mask(self, kind: str, shapes: Iterable[Any], **options: Any) -> np.ndarray:
-        """A mask of shapes of one kind, drawn by that method of ImageDraw."""
+        """A mask of shapes of one kind.
+
+        Args:
+            kind: A method of Pillow's ImageDraw, such as `polygon`.
+            shapes: For each shape the coordinates that the method takes.
+            options: Further arguments of the method.
+        """
         image = Image.new("L", (BOARD, BOARD))
         draw = getattr(ImageDraw.Draw(image), kind)
         for shape in shapes:
@@ -382,14 +532,22 @@ class Board:
     def boxes(
         self, centres: Iterable[Any], length: float, width: float, angle: float,
     ) -> np.ndarray:
+        """A mask of equal rectangles; see `box`."""
         return self.mask("polygon", (box(centre, length, width, angle) for centre in centres))
 
     def discs(self, centres: np.ndarray, radii: np.ndarray | float) -> np.ndarray:
+        """A mask of discs with centres (n, 2) and radii (n,), or one radius for all."""
         radii = np.broadcast_to(radii, len(centres))[:, None]
         return self.mask("ellipse", np.hstack([centres - radii, centres + radii]))
 
     def trees(self, centres: np.ndarray, radii: np.ndarray, green: Colour) -> None:
-        """Round crowns with their shadows, lit from one side."""
+        """Round crowns with their shadows, lit from one side.
+
+        Args:
+            centres: In board coordinates, (n, 2).
+            radii: In pixels, (n,).
+            green: The colour of all.
+        """
         crowns = self.discs(centres, radii)
         self.stand(crowns, green, float(np.mean(radii)) * 1.1)
         towards_sun = 0.35 * radii[:, None] * (np.cos(self.sun), np.sin(self.sun))
@@ -403,7 +561,15 @@ class Board:
     def grove(
         self, fewest: int, most: int, smallest: float, largest: float, *greens: Colour,
     ) -> None:
-        """Scattered trees."""
+        """Scattered trees of one of the greens.
+
+        Args:
+            fewest: Least number of trees.
+            most: The number stays below it.
+            smallest: Least radius of a crown, in pixels.
+            largest: Greatest radius.
+            greens: What is chosen from.
+        """
         count = int(self.rng.integers(fewest, most))
         centres = self.scatter(count)
         radii = self.rng.uniform(smallest, largest, count)
@@ -414,8 +580,16 @@ class Land(Board):
     """A board with a method per class, and what these share."""
 
     def plots(self, low: float, high: float) -> tuple[float, list[np.ndarray], np.ndarray]:
-        """A direction, masks of rectangles along it, `low` to `high` wide, and the distance to the
-        nearest edge."""
+        """Divides the board into rectangular plots of one size.
+
+        Args:
+            low: Least width of a plot, in pixels.
+            high: Greatest width.
+
+        Returns:
+            The direction of the plots, a mask for each, and the distance of each pixel from the
+            nearest edge.
+        """
         angle, along, across = self.direction()
         size = self.uniform(low, high)
         along = along + self.uniform(0, size)
@@ -423,21 +597,30 @@ class Land(Board):
         longer = size * self.uniform(1.0, 1.8)
         column = np.floor(along / longer)
         row = np.floor(across / size)
-        number = (column - column.min()) * 16 + (row - row.min())
+        number = (column - column.min()) * 16 + (row - row.min())  # fewer than 16 rows fit
         masks = [(number == plot).astype(np.float32) for plot in np.unique(number)]
         return angle, masks, np.minimum(to_edge(along, longer), to_edge(across, size))
 
     def rows(
         self, angle: float, spacing: float, bend: float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A wave from −1 to 1 across rows, and the coordinate along them; `bend` makes them
-        curve."""
+        """A wave across rows, such as vines or furrows.
+
+        Args:
+            angle: Direction of the rows, in radians.
+            spacing: Pixels from row to row.
+            bend: Pixels by which they curve.
+
+        Returns:
+            The wave, from −1 between rows to 1 on them, and the coordinate along the rows.
+        """
         along, across = self.axes(angle)
         across = across + bend * np.sin(along / BOARD * np.pi + self.angle())
         across = across + self.uniform(0, spacing)
         return np.cos(2 * np.pi * across / spacing), along
 
     def maybe_barn(self) -> None:
+        """In a fifth of the tiles, a barn with its shadow."""
         if self.chance(0.2):
             centre = self.scatter(1)
             length = self.uniform(10, 16)
@@ -503,9 +686,11 @@ class Land(Board):
         step = self.uniform(14, 26)
         cell = self.uniform(30, 60)
         terrace = np.floor(slope / step)
+        # The golden ratio moves the banks of each terrace away from those of its neighbours.
         along = along + (terrace * 0.618 % 1) * cell
         column = np.floor(along / cell)
         key = ((terrace - terrace.min()) * 31 + (column - column.min())).astype(int)
+        # 29 and 31 have no common factor, so neighbouring cells have colours of their own.
         self.rgb[:] = np.stack([self.colour(*PADDIES) for _ in range(29)])[key % 29]
         self.patches(24, 2, 0.45, 0.8, (0.42, 0.58, 0.28), strength=0.35)
         bank = np.minimum(to_edge(slope, step), to_edge(along, cell))

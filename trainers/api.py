@@ -104,6 +104,11 @@ class Adapter:
     ) -> Iterator[tuple[Tensor, bool]]:
         """The views of the images that are adapted at once. Views of images are made as in a run.
 
+        Args:
+            views: Images and paths, or the views themselves; as in `__call__`.
+            index: For images: the number of each, from which its random views are drawn.
+            pixels: For views: "0..255", "normalised", or "auto" to tell by their range.
+
         Yields:
             Views (b, V, 3, H, W), and whether they are pixel values from 0 to 255.
         """
@@ -247,10 +252,18 @@ def as_images(views: Any) -> list[ImageLike]:
 
 
 def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:
-    """The index of each image."""
+    """The number of each image, from which its random views are drawn.
+
+    Args:
+        index: What the caller gives: one number per image, a single number, or None for 0, 1, 2 …
+        images: How many images there are.
+    """
     if index is None:
         return range(images)
-    numbers = list(index) if not isinstance(index, int) else [index]
+    if isinstance(index, int):
+        numbers = [index]
+    else:
+        numbers = list(index)
     are_valid = len(numbers) == images
     for number in numbers:
         if not isinstance(number, int | np.integer) or number < 0:
@@ -322,6 +335,10 @@ def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
 
     uint8 always is. Of other numbers the range tells: normalised ones stay within about ±3, and
     have negative numbers unless the image is very bright. A range that fits both is refused.
+
+    Args:
+        views: Of all images, (B, V, 3, S, S): the range of a single dark one says little.
+        pixels: "0..255" or "normalised" if the caller knows; "auto" = by type and range.
     """
     if pixels not in (AUTO, RAW, NORMALISED):
         raise ConfigError(f'pixels is {pixels!r:.40}; it must be "{RAW}", "{NORMALISED}" or '

@@ -15,6 +15,9 @@ from .tpt import TPT
 class ATPT(TPT):
     """L_TPT − λ · mean_i min_j angle(t_i, t_j). (Ahamed et al., A-TPT, ICLR 2026.)
 
+    Each class is pushed away from its nearest one alone, j ≠ i, so that classes spread evenly over
+    the sphere.
+
     The public script for fine-grained sets adds the angle instead of subtracting it, which pulls
     nearest classes together: `SIGN code`.
     """

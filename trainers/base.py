@@ -507,7 +507,7 @@ def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before:
 
     Args:
         kind: What the file holds, in a word.
-        name: Of the file or of the backbone.
+        name: Name of the file or of the backbone.
         hash_of: Computes the hash of its content from the name.
         before: The hash at the start of the run.
     """

@@ -47,12 +47,12 @@ class BCA(Online):
 
     @cached_property
     def centres(self) -> Tensor:
-        """μ (K, d)"""
+        """μ, (K, d)."""
         return self.clip.text.clone()
 
     @cached_property
     def prior(self) -> Tensor:
-        """P (K, K)"""
+        """P, (K, K): row j is the distribution of classes among the images near centre j."""
         return torch.eye(len(self.clip.text), device=self.clip.text.device)
 
     @cached_property
@@ -80,10 +80,13 @@ class BCA(Online):
             p: Its prediction, which is a posterior over the classes, (K,).
         """
         settings = self.method_settings
-        k = self.clip.equal_names(p).argmax(-1, keepdim=True)  # (1,), without waiting for a GPU
+        # k and the conditions stay on the device: reading them, as an `if` does, would make the
+        # host wait for a GPU at every image.
+        k = self.clip.equal_names(p).argmax(-1, keepdim=True)  # (1,)
         moves_centre = p[k] > settings.TAU_CENTRE
         moves_prior = p[k] > settings.TAU_PRIOR
 
+        # Running means: what n images have made, and one more. A centre keeps unit length.
         n = self.centre_counts[k].clone()
         centre = unit(n * self.centres[k] + x)
         self.centres[k] = torch.where(moves_centre, centre, self.centres[k])

@@ -100,7 +100,10 @@ class BoostAdapter(TDA):
         return torch.zeros((), device=self.clip.text.device)
 
     def negative_order(self, entropy: Tensor) -> Tensor:
-        """−(number of images so far), so that the last images are kept."""
+        """−(number of images so far), so that the last images are kept.
+
+        TDA keeps those of the lowest entropy.
+        """
         self.seen += 1
         return -self.seen
 

@@ -95,7 +95,7 @@ class CoOp(BaseTrainer):
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
         """Those of training; the plain view alone is tested."""
-        return ("OPTIM.LR", "OPTIM.WEIGHT_DECAY")  # of training; the plain view alone is tested
+        return ("OPTIM.LR", "OPTIM.WEIGHT_DECAY")
 
     def __init__(
         self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
@@ -146,7 +146,8 @@ class CoOp(BaseTrainer):
                 "are in the prompt; leave them out)",
                 ", ".join(unused),
             )
-        # Whether a run trains is part of its record, so a run that only tests is another one.
+        # Whether a run trains is part of its record, so a run that only tests is another one, with
+        # a folder of its own.
         cfg = without_few_shot_sampling(self.cfg)
         tester = type(self)(cfg, self.given_dataset, self.given_model, learns=False)
         tester.log_name = self.log_name
@@ -162,9 +163,10 @@ class CoOp(BaseTrainer):
                 f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that "
                 f"was trained elsewhere: --eval-only --model-dir DIR"
             )
-        absent = len(dataset.classnames) - len({item.label for item in dataset.train})
-        if absent:
-            logger.warning("%d classes have no training image", absent)
+        labels = {item.label for item in dataset.train}
+        absent_classes = len(dataset.classnames) - len(labels)
+        if absent_classes:
+            logger.warning("%d classes have no training image", absent_classes)
         name = self.cfg.DATASET.LABEL or self.cfg.DATASET.NAME
         logger.info("%s: %d training images", name, len(dataset.train))
         images = ""
@@ -179,6 +181,7 @@ class CoOp(BaseTrainer):
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """Zero-shot predictions are those of PROMPT.CTX_INIT, with class names at the end."""
         clip = super().make_clip(model)
+        # Not `clip.encoder`: the learnt prompt may have the class names elsewhere.
         encoder = TextEncoder(
             clip.backbone, clip.encoder.class_tokens, self.numerics.precision, budget=clip.budget)
         words = initial_context(clip.backbone, self.cfg.PROMPT.CTX_INIT)
@@ -197,7 +200,7 @@ class CoOp(BaseTrainer):
         else:
             shape: tuple[int, ...] = (settings.N_CTX, self.clip.backbone.width)
             if settings.CSC:
-                shape = (classes, *shape)
+                shape = (classes, *shape)  # each class starts from other numbers
             context = random_context(shape, self.cfg.SEED).to(self.numerics.device)
         if settings.CSC and context.dim() == 2:
             context = context.expand(classes, *context.shape)
@@ -207,10 +210,10 @@ class CoOp(BaseTrainer):
 
     def train(self) -> None:
         """The main process trains the context; all processes test it."""
-        trained: tuple[Tensor, dict[str, object]] = torch.empty(0), {}
+        context_and_facts: tuple[Tensor, dict[str, object]] = torch.empty(0), {}
         if self.dist.is_main:
-            trained = self.learn()
-        context, self.training = self.dist.broadcast(trained)
+            context_and_facts = self.learn()
+        context, self.training = self.dist.broadcast(context_and_facts)
         self.clip = self.clip.with_context(context.to(self.numerics.device))
 
     def prompt_metadata(self, n_ctx: int) -> dict[str, object]:
@@ -241,9 +244,10 @@ class CoOp(BaseTrainer):
         """
         cfg = self.cfg
         epochs = epochs_of(cfg)
+        schedule = Schedule(
+            epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR)
         learner = PromptLearner(
-            self.clip.encoder, self.starting_context(), self.clip.scale,
-            Schedule(epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR),
+            self.clip.encoder, self.starting_context(), self.clip.scale, schedule,
             cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY,
         )
         dataset = self.data.dataset
@@ -282,7 +286,10 @@ class CoOp(BaseTrainer):
         return learner.context.cpu(), facts
 
     def update_metrics(self, results: Results) -> Results:
-        """Of a finished run. Its prompt must be the one that it has trained, if it is still there.
+        """The results of a finished run, as in `BaseTrainer`.
+
+        Its prompt must be the one that it has trained, if it is still there: other runs start from
+        the file.
         """
         refusal = ""
         if self.dist.is_main and self.learns and not self.checkpoint.is_file():

@@ -13,7 +13,11 @@ from .tpt import TPT
 
 @TRAINER_REGISTRY.register()
 class CTPT(TPT):
-    """L_TPT − λ · dispersion(T). (Yoon et al., ICLR 2024.)"""
+    """L_TPT − λ · dispersion(T). (Yoon et al., ICLR 2024.)
+
+    T are the class features (K, d). The paper observes that prompts whose class features lie far
+    apart are better calibrated.
+    """
 
     label = "C-TPT"
     colour = "#56B4E9"

@@ -13,7 +13,8 @@ from .functional.objectives import class_logits, unit
 from .online import VALUES, Online, log_probability, show_values
 from .registry import TRAINER_REGISTRY
 
-# Added inside the logarithm of an entropy.
+# ε in the logarithm of an entropy, as in the public code: of views that are selected by it, and of
+# images that the memory keeps by it.
 IN_SELECTION = 1e-6
 IN_MEMORY = 1e-8
 
@@ -69,7 +70,7 @@ class DMN(Online):
     def adapt_image(self, views: Tensor) -> Adapted:
         """Stores the plain view, then predicts it from text and memory."""
         p = self.logits(views[0], self.clip.text).softmax(-1)  # (V, K)
-        order = smoothed_entropy(p, IN_SELECTION).argsort(stable=True)
+        order = smoothed_entropy(p, IN_SELECTION).argsort(stable=True)  # the most confident first
         mean = p[order[: int(len(p) * self.cfg.TTA.SELECT)]].mean(0)  # (K,)
         x = views[0, 0]
         self.memory.offer(x, smoothed_entropy(mean, IN_MEMORY), mean.argmax())
@@ -90,7 +91,7 @@ class DMN(Online):
         text = self.clip.text
         beta = self.method_settings.BETA
         near_text = (-beta * (1 - text @ x)).exp()  # (K,)
-        near_images = self.memory.near(x, beta)  # (K, capacity)
+        near_images = self.memory.near(x, beta)  # (K, capacity), 0 in empty places
         of_images = (near_images[:, None] @ self.memory.keys)[:, 0]  # (K, d)
         return unit(of_images + near_text[:, None] * text)
 

@@ -82,12 +82,12 @@ class DOTA(Online):
 
     @cached_property
     def means(self) -> Tensor:
-        """μ (K, d)"""
+        """μ, (K, d)."""
         return torch.full_like(self.clip.text, MEAN)
 
     @cached_property
     def covariances(self) -> Tensor:
-        """Σ (K, d, d)"""
+        """Σ, (K, d, d)."""
         identity = torch.eye(self.clip.text.shape[1], device=self.clip.text.device)
         return (self.method_settings.SIGMA * identity).repeat(len(self.clip.text), 1, 1)
 
@@ -98,18 +98,22 @@ class DOTA(Online):
 
     @cached_property
     def precision_matrix(self) -> Tensor:
-        """Λ (d, d)"""
+        """Λ, (d, d): at first the inverse of SIGMA · identity."""
         identity = torch.eye(self.clip.text.shape[1], device=self.clip.text.device)
         return identity / self.method_settings.SIGMA
 
     def adapt_image(self, views: Tensor) -> Adapted:
-        """Predicts from text and Gaussians, then updates these."""
+        """Predicts from text and Gaussians, then updates these.
+
+        The Gaussian part is the linear discriminant of classes that share a covariance, without a
+        prior. Its weight λ grows with what was learnt, up to ETA.
+        """
         features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
         settings = self.method_settings
         weight = (settings.RHO * self.counts.mean() / len(features)).clamp(max=settings.ETA)  # λ
         projected = self.means @ self.precision_matrix  # (K, d)
         gaussian = projected @ features.mean(0) - (projected * self.means).sum(-1) / 2
-        self.learn(features, logits.softmax(-1))
+        self.learn(features, logits.softmax(-1))  # changes the Gaussians in place
         return Adapted((logits.mean(0) + weight * gaussian)[None], self.zero_shot(views))
 
     def learn(self, features: Tensor, p: Tensor) -> None:
@@ -128,6 +132,8 @@ class DOTA(Online):
         self.means.copy_(old_share[:, None] * self.means + new_share @ features)
         self.counts.copy_(total)
 
+        # One matrix for all classes, as in linear discriminant analysis. Shrunk to the identity it
+        # can always be inverted.
         mean_covariance = self.covariances.mean(0)  # (d, d)
         identity = torch.eye(features.shape[1], device=features.device)
         share = self.method_settings.EPSILON

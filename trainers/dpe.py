@@ -17,10 +17,12 @@ from .online import SCALE_SETTING, VALUES, VIEWS, Online, show_values
 from .registry import TRAINER_REGISTRY
 
 QUEUE = 3  # images per class
-# Entropy over log₂ K below which an image's text prototypes enter the mean: a natural logarithm
-# over log₂, as in the public code.
+# Entropy over log₂ K below which an image's text prototypes enter the mean. The entropy is in nats
+# but the logarithm has base 2, as in the public code.
 CERTAIN = 0.1
-EPSILON = 1e-3  # AdamW's; 1e-8 changes probabilities by up to 0.97
+# ε of AdamW as the public code has it. It is far above the usual 1e-8, with which small gradients
+# would take full steps: probabilities change by up to 0.97.
+EPSILON = 1e-3
 
 
 @TRAINER_REGISTRY.register()
@@ -104,11 +106,12 @@ class DPE(Online):
         self.queue.offer(x, torch.special.entr(p).sum(), logits.mean(0).argmax())
         is_taken = self.queue.entropy.isfinite()  # (K, capacity)
         met = is_taken.any(-1).nonzero()[:, 0]  # (C,), the classes met so far
-        # Empty places are zeros.
+        # Empty places are zeros, so the sum is that of the queued images.
         q = self.queue.keys[met].sum(1) / is_taken[met].sum(-1, keepdim=True)  # (C, d)
         text, image = self.step(features, met, q)
         features, logits = self.used_views(views, text, self.method_settings.PREDICT)
         output = self.with_images(logits.mean(0), features.mean(0), met, image)
+        # The residuals of an image are dropped after it; what lasts is the mean of certain images.
         if entropy(output) < CERTAIN * math.log2(len(output)):
             self.certain += 1
             self.text.copy_((self.certain * self.text + text) / (self.certain + 1))
@@ -117,8 +120,10 @@ class DPE(Online):
     def step(self, features: Tensor, met: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """One step of AdamW from zero residuals, which is −lr g/(|g| + ε).
 
+        In the first step AdamW's corrected moments are g and g², and there is nothing to decay.
+
         Args:
-            features: Of the views, (n, d).
+            features: Unit features of the views, (n, d).
             met: The classes met so far, (C,).
             q: Mean of their queued images, (C, d).
 

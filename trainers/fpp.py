@@ -23,7 +23,8 @@ from .vlm.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 
-# Random stream of the noise. That of the initial context uses the seed itself.
+# Number of the random stream of the noise. The initial context is drawn with the seed itself, and
+# equal streams would make the first noise a copy of it.
 NOISE = 1
 
 
@@ -95,6 +96,7 @@ class FPP(TPT):
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """With the pre-trained context; the hand-written prompt gives the zero-shot predictions."""
         hand_written = super().make_clip(model)
+        # One process trains, so that all tune from the same bits.
         context = torch.empty(0)
         if self.dist.is_main:
             context = self.pretrain(hand_written).cpu()
@@ -174,23 +176,26 @@ def pretrain_prompt(
         target: Features (K, d) of the hand-written prompt.
         start: The context (n_ctx, width) before the first step.
         settings: The method's: TRAINER.FPP.
-        seed: Of the noise.
+        seed: Seed of the noise.
     """
     (state,) = np.random.SeedSequence([seed, NOISE]).generate_state(1)
-    generator = torch.Generator().manual_seed(int(state))
+    generator = torch.Generator().manual_seed(int(state))  # on the CPU: equal noise on any device
     context = start.detach().clone()
     n_ctx, width = context.shape
     first = len(encoder.backbone.tokenizer.start)
-    size = torch.full((encoder.backbone.context_length, 1), settings.OTHER_NOISE)
-    size[first : first + n_ctx] = settings.NOISE
+    # Standard deviation of the noise at each position of a prompt.
+    deviation = torch.full((encoder.backbone.context_length, 1), settings.OTHER_NOISE)
+    deviation[first : first + n_ctx] = settings.NOISE
     optimizer = torch.optim.AdamW([context], lr=settings.LR)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, settings.STEPS, settings.LAST_LR)
     weight = class_weight(settings.WEIGHT, len(target))
     for _ in range(settings.STEPS):
-        # Shared by all classes.
-        noise = size * torch.randn(settings.NOISES, len(size), width, generator=generator)
+        # All classes share the noise, by position: (N, context_length, width).
+        samples = torch.randn(settings.NOISES, len(deviation), width, generator=generator)
+        noise = deviation * samples
         contexts = context.expand(settings.NOISES, -1, -1)
+        # The noisy features are a target: no gradient flows through them.
         noisy = encoder.text(contexts, noise.to(context.device))  # (N, K, d)
         text, vjp = encoder.with_vjp(context[None])
         with torch.enable_grad():
@@ -208,6 +213,6 @@ def random_start(shape: tuple[int, ...], deviation: float, seed: int) -> Tensor:
     Args:
         shape: (n_ctx, width).
         deviation: Standard deviation of its numbers.
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
     return deviation * torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -43,7 +43,7 @@ class GradientFree(BaseTrainer):
 
         Args:
             views: Unit view features (B, V, d).
-            logits: Of each view, (B, V, K).
+            logits: Logits of each view, (B, V, K).
 
         Returns:
             Logits (B, K).

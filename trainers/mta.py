@@ -20,7 +20,7 @@ class MTA(GradientFree):
     colour = "#3B3B98"
     marker = "h"
     display_order = 62
-    selects_views = False
+    selects_views = False  # all views count, each by how near it is to the others
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         """Logits of the views' mode, (B, K)."""

@@ -39,7 +39,10 @@ def show_values(kind: object) -> str:
 
 
 class Online(BaseTrainer):
-    """Settings of its own branch, TRAINER.<NAME>, that several methods have:
+    """A method that predicts image by image and learns from each for the next ones.
+
+    It defines `adapt_image`, and `state_tensors` for all that it learns. Several of these methods
+    have the following settings in their branch, TRAINER.<NAME>:
 
     - VIEWS: `plain`, or `confident`: the views of lowest entropy, averaged. The mean feature is not
       normalised.
@@ -110,7 +113,10 @@ class Online(BaseTrainer):
         return clip.backbone.name == SMALL or not self.method_settings.get("SCALE")
 
     def warn_of_scale(self, clip: PromptedCLIP) -> None:
-        """Warns where the published scale differs from the backbone's by more than 1 %."""
+        """Warns where the published scale differs from the backbone's by more than 1 %.
+
+        Confidence follows from the scale, so such a backbone is calibrated otherwise.
+        """
         trained = float(clip.backbone.logit_scale.exp())
         scale = self.method_settings.SCALE
         if abs(scale / trained - 1) > 0.01:
@@ -175,11 +181,12 @@ class Online(BaseTrainer):
 
 
 def selects_views(method_settings: Mapping[str, object]) -> bool:
-    """Whether a method uses confident views, given its own settings. One without VIEWS does."""
+    """Whether a method uses confident views, by its own settings. A method without VIEWS does."""
     return (method_settings.get("VIEWS", "confident") == "confident"
             or method_settings.get("PREDICT") == "confident")
 
 
 def log_probability(p: Tensor) -> Tensor:
-    """log p, finite where p is 0."""
+    """Logits whose softmax is p, for methods that predict probabilities: log p, finite for p = 0.
+    """
     return p.clamp(min=torch.finfo(p.dtype).tiny).log()

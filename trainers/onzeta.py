@@ -15,8 +15,9 @@ from .functional.aggregation import NO_VOTE
 from .functional.objectives import class_logits, unit
 from .registry import TRAINER_REGISTRY
 
-SHARPNESS = 0.04  # temperature of the vision vectors
-# Learning rates of the class shares and of the vectors, divided by √i at the i-th image.
+VISION_TEMPERATURE = 0.04  # of the vision label: the softmax over cosines with the vectors W
+# Learning rates of the class shares and of the vectors, divided by √i at the i-th image, as is
+# usual in online learning.
 SHARE_RATE = 20.0
 VECTOR_RATE = 0.5
 
@@ -64,7 +65,7 @@ class OnZeta(BaseTrainer):
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
         """None: the plain view alone is predicted, without tuning."""
-        return ()  # the plain view alone
+        return ()
 
     @property
     def num_views(self) -> int:
@@ -93,12 +94,16 @@ class OnZeta(BaseTrainer):
 
     @cached_property
     def dual(self) -> Tensor:
-        """ρ (K,)"""
+        """ρ, (K,): how much each class's logit is raised, because it was predicted too rarely.
+
+        They are the dual variables of the constraint that each class has a share of at least
+        ALPHA/K of all predictions, so they do not fall below 0.
+        """
         return torch.zeros_like(self.clip.text[:, 0])
 
     @cached_property
     def vectors(self) -> Tensor:
-        """W (K, d)"""
+        """W, (K, d): class vectors in the space of images, at first the text features."""
         return self.clip.text.clone()
 
     @torch.no_grad()
@@ -117,9 +122,12 @@ class OnZeta(BaseTrainer):
 
         # The labels t = p e^ρ, normalised, and v, both (K,).
         text = (class_logits(x, self.clip.text, self.text_scale) + self.dual).softmax(-1)
-        vision = (self.vectors @ x / SHARPNESS).softmax(-1)
+        vision = (self.vectors @ x / VISION_TEMPERATURE).softmax(-1)
+        # A gradient step each, after the labels that are predicted from were computed: on the
+        # constraint of the shares, and on the cross entropy of the vision label with the text
+        # label.
         self.dual.sub_(SHARE_RATE * rate * (text - settings.ALPHA / len(text))).clamp_(min=0)
-        step = VECTOR_RATE * rate / SHARPNESS * torch.outer(vision - text, x)  # (K, d)
+        step = VECTOR_RATE * rate / VISION_TEMPERATURE * torch.outer(vision - text, x)  # (K, d)
         self.vectors.copy_(unit(self.vectors - step))
 
         mixed = trust * vision + (1 - trust) * text

@@ -193,7 +193,7 @@ def method_loss(method: str, logits: Tensor, text: Tensor, weight: float) -> Ten
 
     Args:
         method: TPT, CTPT, OTPT or SoC.
-        logits: Of the selected views, shape (n, K).
+        logits: Logits of the selected views, shape (n, K).
         text: Class features of the current prompt, which gave the logits, shape (K, d).
         weight: λ.
     """

@@ -16,7 +16,10 @@ from .tpt import TPT
 class RTPT(TPT):
     """min mean_i H(p_i), then Σ_i w_i z_i over all views, w their reliability.
 
-    (Sheng et al., R-TPT, CVPR 2025.)
+    p_i and z_i are probabilities and logits of view i, H is the entropy. Views that resemble many
+    others are reliable, so an adversarial or cut-off view has little weight. The public code tells
+    a view from its neighbours by its cosine with itself, which rounding makes uncertain:
+    `DIAGONAL code`. (Sheng et al., R-TPT, CVPR 2025.)
     """
 
     label = "R-TPT"

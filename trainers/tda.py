@@ -18,13 +18,16 @@ from .registry import TRAINER_REGISTRY
 # Images per class in each cache.
 POSITIVE = 3
 NEGATIVE = 2
-# Entropy over log₂ K of images for the negative cache: a natural logarithm over log₂, as published.
+# An image enters the negative cache if its entropy over log₂ K is between these. The entropy is in
+# nats but the logarithm has base 2, as in the public code: the fraction never exceeds 0.69.
 LEAST_UNSURE = 0.2
 MOST_UNSURE = 0.5
-# Of the negative cache.
+# α₋ and β₋ of the negative cache, the same for all data sets.
 ALPHA = 0.117
 BETA = 1.0
-UNLIKELY = 0.03  # an uncertain image counts against the classes above this probability
+# An uncertain image may be of any of its likely classes. Images that resemble it lose logit in all
+# classes above this probability of it.
+UNLIKELY = 0.03
 # Published α and β of the positive cache, tuned on each data set's test accuracy.
 PAPER: Mapping[str, Sequence[float]] = {
     "ImageNet": (2, 5),
@@ -87,7 +90,7 @@ class TDA(Online):
         x = features.mean(0)  # (d,)
         z = logits.mean(0)  # (K,)
         p = logits.softmax(-1).mean(0)  # (K,)
-        h = torch.special.entr(p).sum()
+        h = torch.special.entr(p).sum()  # entropy in nats; 0 where a probability is 0
         k = z.argmax()
         self.positive.offer(x, h, k)
 
@@ -96,6 +99,7 @@ class TDA(Online):
         speaks_against = (p > UNLIKELY) & (p < 1)  # (K,)
         self.negative.offer(x, self.negative_order(h), k, is_unsure, speaks_against)
 
+        # Both caches hold the image itself already, see the class's docstring.
         for_class = self.voters(views).votes(x, settings.BETA)
         against = self.negative.votes(x, BETA)
         z = z + settings.ALPHA * for_class - ALPHA * against
@@ -112,7 +116,7 @@ class TDA(Online):
         """The images that vote for their class.
 
         Args:
-            views: Of the image that is predicted, unit features (1, V, d).
+            views: Unit view features of the image that is predicted, (1, V, d).
         """
         return self.positive
 

@@ -74,9 +74,9 @@ class TPT(BaseTrainer):
         """`view_loss`, for methods that compare with logits of the first step.
 
         Args:
-            logits: Of the selected views in this step, (B, n, K).
-            first: Of the selected views in the first step, (B, n, K). In that step it is `logits`.
-            plain: Of the plain view before the first step, (B, 1, K).
+            logits: Logits of the selected views in this step, (B, n, K).
+            first: Those of the first step, (B, n, K). In that step it is `logits` itself.
+            plain: Logits of the plain view before the first step, (B, 1, K).
 
         Returns:
             The loss of each episode, (B,).
@@ -95,7 +95,7 @@ class TPT(BaseTrainer):
 
         Args:
             loss: `episode_loss` of each episode, (B,).
-            penalty: Of each episode, (B,).
+            penalty: `penalty` of each episode, (B,).
 
         Returns:
             A number, or one per episode, (B,).
@@ -222,6 +222,7 @@ class TPT(BaseTrainer):
             text = start.text
             tuned_logits = logits
         zero_shot_logits = logits
+        # They differ where the context was learnt: a hand-written prompt is then the zero-shot one.
         if start.zero_shot_text is not start.text:
             zero_shot_logits = class_logits(views, start.zero_shot_text, self.clip.scale)
         return Adapted(
@@ -240,7 +241,7 @@ class TPT(BaseTrainer):
         Args:
             start: The context that all images start from.
             views: Unit view features, (B, V, d), view 0 the plain one.
-            logits: Of all views before the first step, (B, V, K).
+            logits: Logits of all views before the first step, (B, V, K).
             moments: AdamW's state to start from, which is updated; None = a new one.
         """
         batch = len(views)
@@ -249,7 +250,9 @@ class TPT(BaseTrainer):
             nothing = torch.full((batch,), torch.nan, device=views.device)
             return Tuned(context, nothing, nothing)
 
-        selected = self.select(logits)[..., None]  # (B, n, 1), the same in all steps
+        # Selected once, with the initial prompt, as in TPT's public code: later steps cannot turn
+        # to views of which the prompt has become sure.
+        selected = self.select(logits)[..., None]  # (B, n, 1)
         selected_views = views.take_along_dim(selected, dim=1)  # (B, n, d)
         first = logits.take_along_dim(selected, dim=1)  # (B, n, K)
         plain = logits[:, :1]  # (B, 1, K)
@@ -260,7 +263,8 @@ class TPT(BaseTrainer):
         if moments is not None:
             optimizer.state[context] = moments
 
-        # In the first step all episodes share the text features, which are constant in a run.
+        # In the first step all episodes share the text features, which are constant in a run: the
+        # text tower runs neither forward nor, with a Jacobian, backward.
         step = self.text_gradient(start.text, selected_views, plain)
         context.grad = start.gradient(step.gradient)
         optimizer.step()
@@ -285,11 +289,14 @@ class TPT(BaseTrainer):
         """
         batch = len(selected_views)
         with torch.enable_grad():
+            # Each episode has a gradient of its own at the features, also where all share them.
             leaf = text.expand(batch, *text.shape[-2:]).detach().requires_grad_()  # (B, K, d)
             logits = class_logits(selected_views, leaf, self.clip.scale)  # (B, n, K)
             if first is None:
                 first = logits
             loss = self.episode_loss(logits, first, plain)  # (B,)
+            # An episode's loss depends on its own row alone, so the gradient of the sum holds those
+            # of the single losses.
             (loss_gradient,) = torch.autograd.grad(loss.sum(), leaf)
 
             # The penalties depend on the text features alone. In the first step all images share
@@ -340,6 +347,8 @@ def adapt_within_memory(
     while done < len(views):
         rest = views[done:]
 
+        # The budget is read at each attempt, because `halve` changes it. Default values bind the
+        # images of this turn of the loop.
         def adapt_next(rest: Tensor = rest) -> Adapted:
             return adapt(rest[: budget.episodes])
 
@@ -383,7 +392,7 @@ class Term:
     ) -> None:
         self.penalty = penalty
         self.weight = weight
-        # By the id of the last shared text features: these and the penalty there.
+        # The last shared text features and the penalty there, by their id.
         self.shared: dict[int, tuple[Tensor, PenaltyValue | None]] = {}
 
     @classmethod
@@ -402,7 +411,7 @@ class Term:
         settings.defrost()
         settings.TRAINER[branch_of(method.__name__)].LAMBDA = weight
         settings.freeze()
-        hooks = method.__new__(method)
+        hooks = method.__new__(method)  # without calling __init__
         hooks.cfg = settings
         return cls(hooks.penalty, hooks.weight)
 

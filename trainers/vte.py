@@ -12,8 +12,8 @@ from .registry import TRAINER_REGISTRY
 class VTE(GradientFree):
     """α · mean of the confident views' features · Tᵀ. (Döbler et al., VTE, ECCV 2024 workshop.)
 
-    As published, the mean is not normalised: the less the views agree, the shorter it is, which
-    acts as a temperature.
+    As published, the mean is not normalised: the less the views agree, the shorter it is. All
+    logits shrink with it, so disagreement lowers the confidence as a temperature would.
     """
 
     label = "VTE"

@@ -23,5 +23,5 @@ class ZERO(GradientFree):
     own_views = True
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
-        """Logarithms of the classes' shares of the votes, (B, K)."""
+        """Logarithms of the classes' shares of the votes, (B, K): softmax of them is the shares."""
         return vote_shares(logits, self.cfg.TTA.SELECT).clamp(min=NO_VOTE).log()

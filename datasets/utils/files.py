@@ -82,7 +82,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     The temporary name is unique, so several processes and machines may write the same file.
 
     Args:
-        path: Of the file.
+        path: The file.
         write: Writes the content to an open file.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
@@ -103,7 +103,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Writes bytes atomically.
 
     Args:
-        path: Of the file.
+        path: The file.
         content: Its bytes.
     """
     write_atomically(path, lambda file: file.write(content))
@@ -113,7 +113,7 @@ def write_text(path: Path, text: str) -> None:
     """Writes text as UTF-8; bytes of file names that are not UTF-8 are written unchanged.
 
     Args:
-        path: Of the file.
+        path: The file.
         text: Its content.
     """
     write_bytes(path, text.encode(errors="surrogateescape"))
@@ -131,7 +131,7 @@ def write_json(path: Path, content: Any) -> None:
     """Writes plain data as JSON, indented.
 
     Args:
-        path: Of the file.
+        path: The file.
         content: Dicts, lists, text and numbers.
     """
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -141,8 +141,8 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Writes an .npz file.
 
     Args:
-        path: Of the file.
-        arrays: By name.
+        path: The file.
+        arrays: The arrays by name.
     """
     write_atomically(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
@@ -161,7 +161,7 @@ def read_regular(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     """All bytes of a regular file of reasonable size.
 
     Args:
-        path: Of the file.
+        path: The file.
         largest: Bytes beyond which it is refused.
     """
     with open_regular(path) as file:

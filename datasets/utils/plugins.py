@@ -42,7 +42,7 @@ def import_plugin(name: str, what: str) -> None:
     """Imports a plugin; any error becomes one line with the place where it was raised.
 
     Args:
-        name: Of the module.
+        name: Name of the module.
         what: The plugin in words, for the message.
     """
     if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):

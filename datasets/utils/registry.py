@@ -29,6 +29,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     lower = name.lower()
     by_lower = {known_name.lower(): known_name for known_name in known}
+    # First a slip of a letter or two, then the beginning of a name, then anything similar.
     close = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.8)
     if not close and len(name) > 2:
         close = [known_name for known_name in by_lower if known_name.startswith(lower)]
@@ -45,19 +46,35 @@ def plain_name(name: str) -> str:
 
 
 class Registry:
-    """Classes by name. The files of `folder` are parsed for the names that they register and
-    imported only when a name is requested: a misspelt name is reported without importing torch."""
+    """Classes by name.
+
+    The files of a folder are parsed for the names that they register, and imported only when a name
+    is requested: a misspelt name is reported without importing torch.
+    """
 
     def __init__(self, kind: str, folder: Path | None = None, package: str = "") -> None:
-        self.kind = kind  # for messages, such as "trainer", "data set"
+        """
+        Args:
+            kind: What the classes are, for messages, such as "trainer" or "data set".
+            folder: The folder whose files register classes; None = classes are only registered by
+                modules that are imported.
+            package: The dotted name of the folder.
+        """
+        self.kind = kind
         self._classes: dict[str, type[Any]] = {}
         self._folder = folder
         self._package = package
 
     def register(self) -> Callable[[T], T]:
-        """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own."""
+        """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own.
+
+        A name that differs from another one only in case is refused, because users write names in
+        any case.
+        """
 
         def add(cls: T) -> T:
+            # A class of the folder is listed before its module is imported, so a name that this
+            # module itself registers is no conflict.
             other = None
             for name in self:
                 if name.lower() == cls.__name__.lower():

@@ -24,9 +24,9 @@ def plugin_source(classes: Iterable[type]) -> str:
     counts with that module. Files are known by name, so that a folder may be moved.
     """
     files: set[Path] = set()
-    without_file: list[str] = []
-    for given_class in classes:
-        for cls in given_class.__mro__:
+    without_file: list[str] = []  # byte code of classes that were defined interactively
+    for method_or_reader in classes:
+        for cls in method_or_reader.__mro__:
             if not is_plugin(cls) or not has_package_base(cls):
                 continue
             path = source_file(cls)
@@ -43,8 +43,10 @@ def plugin_source(classes: Iterable[type]) -> str:
 
 
 def module_source(module: ModuleType) -> str:
-    """A hash of the source of a plugin's module and of those of its own folder that it imports; ""
-    if it has no file."""
+    """A hash of the source of a plugin's module and of the modules of its folder that it imports.
+
+    It is "" if the module has no file.
+    """
     if not module.__file__ or not Path(module.__file__).is_file():
         return ""
     path = Path(module.__file__).resolve()
@@ -52,8 +54,10 @@ def module_source(module: ModuleType) -> str:
 
 
 def has_package_base(cls: type) -> bool:
-    """Whether a class is derived from one of this package. Others, such as `ABC`, are
-    libraries'."""
+    """Whether a class is derived from one of this package.
+
+    Others, such as `ABC`, belong to libraries.
+    """
     return any(not is_plugin(base) and base is not object for base in cls.__mro__)
 
 
@@ -83,24 +87,24 @@ def has_source(cls: type) -> bool:
 
 
 def functions_of(cls: type) -> Iterator[tuple[str, FunctionType]]:
-    """The functions in the body of a class, those of properties and decorated ones included."""
+    """The functions in the body of a class by name, those of properties and decorators included."""
     for name, value in sorted(vars(cls).items()):
         if isinstance(value, property):
             value = value.fget
-        value = getattr(value, "func", value)  # of a cached property
+        value = getattr(value, "func", value)  # a cached property keeps its function there
         if isinstance(value, staticmethod | classmethod) or callable(value):
-            value = inspect.unwrap(value)
+            value = inspect.unwrap(value)  # the function below its decorators
         if isinstance(value, FunctionType):
             yield name, value
 
 
 def added_functions(cls: type) -> list[FunctionType]:
     """The functions of a plugin's class that another file of a plugin defines."""
-    own_path = source_file(cls)
+    path_of_class = source_file(cls)
     added = []
     for _, function in functions_of(cls):
         path = Path(function.__code__.co_filename)
-        if not path.is_file() or path.resolve() == own_path:
+        if not path.is_file() or path.resolve() == path_of_class:
             continue
         in_package = f"{function.__module__}.".startswith(f"{PACKAGE}.")
         if not in_package and not is_of_library(path):
@@ -121,21 +125,22 @@ def byte_code(cls: type) -> str:
     """A class as Python has compiled it: its functions, and the plain values of its body."""
     parts = [cls.__qualname__]
     for name, function in functions_of(cls):
-        parts.append(f"{name} {described_function(function, set())}")
+        parts.append(f"{name} {describe_function(function, set())}")
     for name, value in sorted(vars(cls).items()):
         if is_plain(value) and not name.startswith("__"):
             parts.append(f"{name} {value!r}")
     return "\n".join(parts)
 
 
-def described_function(function: FunctionType, seen: set[str]) -> str:
+def describe_function(function: FunctionType, seen: set[str]) -> str:
     """The code of a function, with the plain values and the functions of its module that it uses.
 
     Args:
         function: The function.
-        seen: Names of functions that are described already.
+        seen: Names of functions that are described already. Those that are described here are
+            added, so that functions which call each other end.
     """
-    parts = [*described_code(function.__code__), repr(function.__defaults__)]
+    parts = [*describe_code(function.__code__), repr(function.__defaults__)]
     for name in sorted(names_in(function.__code__)):
         value = function.__globals__.get(name)
         if is_plain(value) and not name.startswith("__"):
@@ -144,23 +149,26 @@ def described_function(function: FunctionType, seen: set[str]) -> str:
             continue
         if value.__module__ == function.__module__:
             seen.add(name)
-            parts.append(f"{name} {described_function(value, seen)}")
+            parts.append(f"{name} {describe_function(value, seen)}")
     return " ".join(parts)
 
 
-def described_code(code: CodeType) -> list[str]:
-    """What a code object does, with those in it, such as a comprehension's; without its place."""
+def describe_code(code: CodeType) -> list[str]:
+    """What a code object does, with those in it, such as a comprehension's.
+
+    Its file and its line numbers are left out: they do not change what it does.
+    """
     parts = [code.co_code.hex(), repr(code.co_names)]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            parts += described_code(constant)
+            parts += describe_code(constant)
         else:
             parts.append(repr(constant))
     return parts
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The names that a code object uses, and those in it."""
+    """The names that a code object uses, with those of the code objects in it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -179,8 +187,8 @@ def top_folder(path: Path, module: str = "") -> Path:
     """The folder of a plugin: that of its file, or of the package that the file belongs to.
 
     Args:
-        path: Of the file.
-        module: What Python calls it. Packages need no `__init__.py`; then the name tells them.
+        path: The file.
+        module: Its dotted name in Python. A package without `__init__.py` is recognised by it.
     """
     packages = module.split(".")
     if path.stem != "__init__":
@@ -200,11 +208,11 @@ def imported_files(path: Path, folder: Path) -> set[Path]:
     """A file and the files that it imports, also through each other.
 
     Args:
-        path: Of the file.
+        path: The file.
         folder: Only files in or below it count.
     """
     files = {path}
-    waiting = [path]
+    waiting = [path]  # files whose imports are not looked at yet
     while waiting:
         current = waiting.pop()
         for imported in direct_imports(current, folder):
@@ -215,10 +223,10 @@ def imported_files(path: Path, folder: Path) -> set[Path]:
 
 
 def direct_imports(path: Path, folder: Path) -> set[Path]:
-    """The files that the import statements of a file name, wherever these are.
+    """The files that the import statements of a file name, wherever in it these are.
 
     Args:
-        path: Of the file.
+        path: The file.
         folder: Only files in or below it count.
     """
     try:
@@ -231,9 +239,11 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
             for alias in node.names:
                 files |= files_of_module(alias.name.split("."), [folder, folder.parent])
         elif isinstance(node, ast.ImportFrom):
-            parts = node.module.split(".") if node.module else []
+            parts = []
+            if node.module:
+                parts = node.module.split(".")
             places = [folder, folder.parent]
-            if node.level:
+            if node.level:  # the number of dots of a relative import
                 places = [path.parents[node.level - 1]]
             for alias in node.names:
                 modules = files_of_module([*parts, alias.name], places)
@@ -262,7 +272,7 @@ def files_of_module(parts: list[str], places: Iterable[Path]) -> set[Path]:
     """The files of a module and of the packages around it.
 
     Args:
-        parts: Of the module's name.
+        parts: Parts of the module's dotted name.
         places: Folders below which it is looked for.
     """
     files: set[Path] = set()

@@ -60,7 +60,7 @@ def decode_image(content: bytes, name: str) -> Image.Image:
 
     Args:
         content: Bytes of an image file.
-        name: Of the image, for messages.
+        name: Name of the image, for messages.
     """
     try:
         return decode(io.BytesIO(content), name)
@@ -73,7 +73,7 @@ def decode(file: BinaryIO, name: str | Path) -> Image.Image:
 
     Args:
         file: Open for reading.
-        name: Of the image, for messages.
+        name: Name of the image, for messages.
     """
     with Image.open(file, formats=FORMATS) as image:
         if image.width * image.height > MOST_PIXELS:
@@ -100,8 +100,8 @@ def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
     """Any of Pillow's modes as RGB. Transparency is dropped, as plain conversion does.
 
     Args:
-        image: Of any mode.
-        path: Of its file, for the warning.
+        image: A picture of any mode.
+        path: Its file, for the warning.
     """
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(as_shown(image, path)).convert("RGB")
@@ -117,8 +117,8 @@ def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
     would clip nearly every pixel to white.
 
     Args:
-        image: Of the mode I or F, or one of 16 bits.
-        path: Of its file, for the warning.
+        image: A picture of the mode I or F, or one of 16 bits.
+        path: Its file, for the warning.
 
     Returns:
         uint8 (H, W).

@@ -130,7 +130,7 @@ def write_verified(path: Path, content: bytes) -> None:
     A full or read-only disk is ignored: then the next process compiles again.
 
     Args:
-        path: Of the file.
+        path: The file.
         content: Its bytes.
     """
     def write(file: Any) -> None:

@@ -27,7 +27,12 @@ class LoadedBatch(Generic[T]):
 
 
 def batched(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Consecutive pieces of at most `size` items."""
+    """Divides items into consecutive pieces.
+
+    Args:
+        items: Any sequence.
+        size: Items per piece; only the last piece may have fewer.
+    """
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -88,8 +93,8 @@ def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int)
     """Calls a function in threads, with at most two items per thread in flight.
 
     Args:
-        function: Of an item.
-        items: In their order.
+        function: Called with one item.
+        items: The items, in the order of the results.
         threads: Number of threads, at least 1.
 
     Yields:

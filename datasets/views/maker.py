@@ -35,7 +35,7 @@ class ViewMaker(ViewSpec):
             num_views: Per image, the plain one included.
             pixels: The image tower's input.
             augmix: Whether the random views are mixed by AugMix.
-            seed: Of the random views.
+            seed: Seed of the random views.
         """
         return cls(
             num_views=num_views,
@@ -149,7 +149,7 @@ def make_views(
         count: Number of views, the plain one included.
         size: Pixels per side.
         augmix: Whether the random views are mixed by AugMix.
-        seed: Of the random views.
+        seed: Seed of the random views.
         out: Views of an earlier call with the same count, size and augmix, which are overwritten;
             None = new memory.
 

@@ -87,7 +87,7 @@ def complete(merged: Merged, notes: Sequence[str] = ()) -> Config:
     """A config from merged layers: checked as a whole, with its TAG, and frozen.
 
     Args:
-        merged: Of all layers.
+        merged: The merged layers.
         notes: Lines for the log that were found while reading the layers.
     """
     cfg = merged.cfg

@@ -106,6 +106,11 @@ OUR_KEYS_WITH_OTHER_VALUES = frozenset(["INPUT.SIZE", *TRANSLATED, *RENAMED_VALU
 def translate(key: str, value: object, source: str) -> tuple[dict[str, object], str]:
     """Our settings for one of CoOp's.
 
+    Args:
+        key: The full key in CoOp.
+        value: Its value, as text or read from yaml.
+        source: Where it comes from, for messages.
+
     Returns:
         The settings, none if it has no meaning here, and a line for the log if they differ.
     """
@@ -186,7 +191,15 @@ def check_dropped(key: str, value: object, source: str, trained: bool) -> str:
 
 
 def rename_value(key: str, value: object) -> tuple[object, str]:
-    """The value under its new name, and a line for the log; "" if nothing changes."""
+    """The value under its new name.
+
+    Args:
+        key: The full key.
+        value: Its value, maybe under the name that it had in an earlier version.
+
+    Returns:
+        The value, and a line for the log; "" if nothing changes.
+    """
     new_names = RENAMED_VALUES.get(key, {})
     if not isinstance(value, str) or value not in new_names:
         return value, ""
@@ -221,7 +234,12 @@ def coop_settings(name: str) -> dict[str, object] | None:
 
 
 def describes_training(source: str, values: Collection[tuple[str, object]]) -> bool:
-    """Whether a layer is a file in which OPTIM is about training prompts, as in CoOp's files."""
+    """Whether a layer is a file in which OPTIM is about training prompts, as in CoOp's files.
+
+    Args:
+        source: The file, or where else the settings come from.
+        values: Pairs of key and value.
+    """
     if source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values):
         return True
     return coop_settings(source) is not None

@@ -149,6 +149,10 @@ def needed_rows(
 
     Other methods are imported only if a setting of theirs is given, as in the yaml of a shifted
     data set, or if their terms are added.
+
+    Args:
+        trainer: A registered trainer.
+        layers: The settings that are given, layer by layer.
     """
     pairs: list[tuple[str, object]] = []
     for _, values in layers:
@@ -163,7 +167,12 @@ def needed_rows(
 
 
 def resolve_augmix(values: dict[str, object], baseline: dict[str, object]) -> None:
-    """Replaces TTA.AUGMIX auto by what the data set's public scripts use."""
+    """Replaces TTA.AUGMIX auto by what the data set's public scripts use.
+
+    Args:
+        values: All settings by their full keys, which is changed.
+        baseline: What they would be if a user changed none, which is changed too.
+    """
     if not values["DATASET.NAME"]:
         return
     augmix = DATASET_REGISTRY.get(str(values["DATASET.NAME"])).augmix
@@ -176,8 +185,8 @@ def checked_value(row: Setting, value: object, method: MethodInfo) -> object:
     """A value in one spelling where several mean the same. Defaults need no check.
 
     Args:
-        row: Of the setting.
-        value: Of the type of the default.
+        row: Row of the setting.
+        value: Value, in the type of the default.
         method: The method. Those for version 1.0 have `choices`.
 
     Raises:
@@ -220,7 +229,12 @@ def extends_defaults(method: type[Any]) -> bool:
 
 
 def extended_rows(method: type[Any], rows: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Rows with those of the settings that `extend_defaults` of a method adds or changes."""
+    """Rows with those of the settings that `extend_defaults` of a method adds or changes.
+
+    Args:
+        method: A class written for version 1.0.
+        rows: The rows so far by their full keys.
+    """
     tree = tree_of(rows)
     method.extend_defaults(tree)
     extended = {}
@@ -246,7 +260,13 @@ def tree_of(rows: Mapping[str, Setting]) -> CfgNode:
 
 
 def add_setting(tree: CfgNode, key: str, value: object) -> None:
-    """Adds a setting to a tree."""
+    """Adds a setting to a tree, with the branches that it needs.
+
+    Args:
+        tree: The tree, which is changed.
+        key: The full key, such as TTA.STEPS.
+        value: Its value, which is copied.
+    """
     *groups, leaf = key.split(".")
     node = tree
     for group in groups:
@@ -354,7 +374,13 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
 
 
 def is_ours(key: str, value: object, settings: Mapping[str, object]) -> bool:
-    """Whether key and value need no translation. A value that is set already needs none."""
+    """Whether key and value need no translation. A value that is set already needs none.
+
+    Args:
+        key: The full key.
+        value: The value that is given.
+        settings: All settings so far by their full keys.
+    """
     if key not in settings:
         return False
     return key not in OUR_KEYS_WITH_OTHER_VALUES or value == settings[key]
@@ -373,6 +399,15 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
     """`value` in the type of `default`.
 
     Text is read as in yaml, but `1e-3` is a number, `010` is 10, and whole numbers are floats too.
+
+    Args:
+        key: The full key, for the message.
+        value: Text from the command line, or a value from yaml or Python.
+        default: The setting's default.
+        source: Where the value comes from, for the message.
+
+    Raises:
+        ConfigError: If the value cannot have this type.
     """
     kind = type(default)
     if value == "auto" and key in NUMBER_OF_AUTO:
@@ -399,6 +434,7 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
 # Reading
 
 def file_layer(path: Path) -> Layer:
+    """The layer of a yaml file: its path and its settings by their full keys."""
     values = list(flatten(read_yaml(path)))
     if len(dict(values)) < len(values):
         raise ConfigError(
@@ -423,8 +459,17 @@ def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:
 
 
 def pairs_layer(source: str, trainer: str, flags: Sequence, opts: Sequence) -> Layer:
-    """The layer of what a user gives beside files, the last of equal keys counts."""
-    trainer_pair = ["TRAINER.NAME", trainer] if trainer else []
+    """The layer of what a user gives beside files. Of equal keys the last one counts.
+
+    Args:
+        source: Where the settings come from, for messages.
+        trainer: Value of --trainer; "" = not given.
+        flags: KEY VALUE pairs that other flags, such as --backbone, stand for.
+        opts: KEY VALUE pairs as the user wrote them.
+    """
+    trainer_pair = []
+    if trainer:
+        trainer_pair = ["TRAINER.NAME", trainer]
     return source, [*read_pairs(trainer_pair), *read_pairs(flags), *read_pairs(opts)]
 
 

@@ -104,9 +104,9 @@ class MethodInfo:
 
     Attributes:
         name: The class's name.
-        label: In tables and figures.
-        colour: In figures.
-        marker: In figures.
+        label: Name in tables and figures.
+        colour: Colour in figures.
+        marker: Marker in figures.
         order: Sorts methods as papers list them.
         tuned: Adapts to test images.
         tunes_context: Runs the text tower for every image.
@@ -117,8 +117,8 @@ class MethodInfo:
         cls: The registered class; None if there is none.
         is_plugin: Whether it is a user's, or not registered: what it reads is not known.
         settings: The rows of its own settings, with full keys.
-        used_settings: Of all settings, those with `used_by` in the table that it reads; None if not
-            known.
+        used_settings: Gives the settings that it reads, among those with `used_by` in the table;
+            None if they are not known.
     """
 
     name: str

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,29 @@ class Loader(yaml.SafeLoader):
     stay text.
     """
 
-    yaml_implicit_resolvers: dict = {}  # noqa: RUF012
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012 - only those that are added below
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        # Nested ones can expand to more values than fit into memory.
+        # Aliases of aliases can expand to more values than fit into memory.
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has aliases (*name): write the values out")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        lines: dict[str, int] = {}
+        # Of a key that is there twice PyYAML takes the last value, without a word.
+        lines: dict[str, int] = {}  # the line of each key, from 1
         for key, _ in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
+            name = str(key.value)
+            line = key.start_mark.line + 1
             if name in lines:
                 raise yaml.YAMLError(f"'{name}' is there twice, in lines {lines[name]} and {line}")
             lines[name] = line
         return super().construct_mapping(node, deep)
 
 
-for tag, pattern, first in (
+# What unquoted text must look like for each type, and with which letters it may begin, by which
+# PyYAML finds the patterns to try. Other text stays text.
+for tag, pattern, first_letters in (
     ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
@@ -49,7 +53,7 @@ for tag, pattern, first in (
     ),
 ):
     Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first)
+        f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first_letters)
     )
 
 
@@ -57,7 +61,8 @@ for tag, pattern, first in (
 def parse_yaml(text: str | bytes) -> Any:
     """The plain data in yaml text, which callers share and must not change.
 
-    Any fault of the text is a YAMLError.
+    Raises:
+        yaml.YAMLError: For any fault of the text.
     """
     try:
         if len(text) > 1_000_000:
@@ -100,7 +105,15 @@ def read_yaml(path: Path) -> dict:
 
 
 def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The values of nested dicts by their full names."""
+    """The values of nested dicts by their full names.
+
+    Args:
+        tree: Such as {"TTA": {"STEPS": 1}}.
+        prefix: What comes before each name, with its dot.
+
+    Yields:
+        Pairs such as ("TTA.STEPS", 1).
+    """
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from flatten(value, f"{prefix}{key}.")
@@ -109,9 +122,12 @@ def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def unflatten(values: Mapping[str, object]) -> dict[str, Any]:
-    """Nested dicts from full names."""
+    """Nested dicts from values by their full names: the reverse of `flatten`."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *groups, leaf = key.split(".")
-        reduce(lambda node, group: node.setdefault(group, {}), groups, tree)[leaf] = value
+        branch = tree
+        for group in groups:
+            branch = branch.setdefault(group, {})
+        branch[leaf] = value
     return tree

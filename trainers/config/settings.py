@@ -111,14 +111,18 @@ def influences_predictions(row: Setting) -> bool:
 
 # Effects
 
+# A setting has an effect if the method reads it and no other setting makes it void. Those without
+# an effect are in no record and no folder name, so that runs which predict the same are one run.
+
+
 class Effects:
     """Which settings have an effect on the predictions of a run.
 
     Attributes:
         settings: All settings of the run by their full keys.
         method: Its method.
-        used: Of the settings with `used_by` in the table, those that the method reads; None if not
-            known.
+        used: The settings that the method reads, among those with `used_by` in the table; None if
+            they are not known.
         only_tests: Whether a method that learns from labelled images tests a finished prompt.
         foreign: The settings of methods that the run does not use.
     """
@@ -183,7 +187,12 @@ def effective_settings(
 
 
 def effective_rows(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
-    """The rows of the settings that influence the predictions of a trainer."""
+    """The rows of the settings that influence the predictions of a trainer.
+
+    Args:
+        settings: All settings by their full keys.
+        trainer: Name of the method.
+    """
     effects = Effects(settings, trainer)
     rows = rows_of(settings, trainer)
     return {key: row for key, row in rows.items() if effects.has(row)}
@@ -272,6 +281,10 @@ def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
 
     A config with added terms has the settings of all methods. Of an added term all count but its λ,
     which its weight in TRAINER.REGULARISERS replaces.
+
+    Args:
+        settings: All settings by their full keys.
+        trainer: Name of the run's method.
     """
     if trainer not in TRAINER_REGISTRY:
         return set()
@@ -281,7 +294,9 @@ def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
     for key in settings:
         if key in own_keys:
             continue
-        branch = method_key(key.split(".")[1]) if "." in key else ""
+        branch = ""
+        if "." in key:
+            branch = method_key(key.split(".")[1])
         if branch not in terms or key.endswith(".LAMBDA"):
             foreign.add(key)
     return foreign
@@ -290,7 +305,14 @@ def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
 def effective_value(
     row: Setting, value: object, settings: Mapping[str, object], resolved: Resolved,
 ) -> object:
-    """A value as records state it."""
+    """A value as records state it.
+
+    Args:
+        row: The setting.
+        value: Its value.
+        settings: All settings of the run by their full keys.
+        resolved: See `effective_settings`.
+    """
     if row.names_file and value:
         return resolved.get(row.key) or file_label(str(value))
     if row.names_file:
@@ -308,11 +330,15 @@ def effective_value(
     if meaning is None:
         return value
     is_default = value in (row.default, meaning)
+    # A limit that is not below what there is limits nothing.
     if row.is_limit and isinstance(value, int) and isinstance(meaning, int):
         is_default = is_default or 0 < meaning <= value
     if is_default:
-        # The default of `auto` settings stands for another value. That of the others is stated.
-        return meaning if row.auto else row.default
+        # A default such as `auto` stands for another value, which is stated. Other defaults are
+        # stated as they are.
+        if row.auto:
+            return meaning
+        return row.default
     return value
 
 
@@ -366,8 +392,9 @@ def setting_words(key: str, value: object) -> str:
         value = plain_number(value)
     if show:
         return show.format(value)
-    leaf = key.rpartition(".")[2]
-    name = key.removeprefix("TRAINER.") if leaf in ambiguous_names() else leaf
+    name = key.rpartition(".")[2]
+    if name in ambiguous_names():
+        name = key.removeprefix("TRAINER.")
     return f"{name} {value if str(value) else 'none'}"
 
 

@@ -26,17 +26,26 @@ SEPARATOR = "|"  # between templates in PROMPT.TEMPLATE
 
 
 def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
-    """Refuses the value of `key` unless `condition` holds; `remedy` completes "it must be …"."""
+    """Refuses the value of a setting unless a condition holds.
+
+    Args:
+        cfg: All settings.
+        condition: What must hold.
+        key: The setting that is named if it does not.
+        remedy: Completes "it must be …".
+    """
     if not condition:
         raise ConfigError(f"{key} is {dict(flatten(cfg))[key]!r}; it must be {remedy}")
 
 
 def require_one_of(cfg: CfgNode, key: str, *choices: str) -> None:
+    """Refuses a value of a setting that is none of the choices."""
     require(cfg, dict(flatten(cfg))[key] in choices, key, f"one of {', '.join(choices)}")
 
 
 def require_kept_views(cfg: CfgNode) -> None:
     """Refuses a selection that keeps no view."""
+    # 1 / V, rounded up to four digits, so that V times the number in the message is at least 1.
     least = math.ceil(1e4 / max(cfg.TTA.VIEWS, 1)) / 1e4
     require(cfg, int(cfg.TTA.VIEWS * cfg.TTA.SELECT) >= 1, "TTA.SELECT",
             f"at least {least:g} to keep one of {cfg.TTA.VIEWS} views")

@@ -16,15 +16,21 @@ class Adapted:
     """The predictions for B images.
 
     Softmax of `logits` is the confidence that the method states.
+
+    Attributes:
+        logits: After adaptation, (B, K).
+        zero_shot_logits: Of the plain view with the initial prompt, (B, K).
+        ctx: The adapted contexts of methods that tune the context, (B, n_ctx, width).
+        columns: What else is stored per image, (B, ...) each, by its name in predictions.npz.
+        strong_views: What the columns of CoTS are computed from. That is done for many images at
+            once, so a batch only passes it on; None where they are among the columns, or not
+            wanted.
     """
 
-    logits: Tensor  # (B, K) after adaptation
-    zero_shot_logits: Tensor  # (B, K) of the plain view with the initial prompt
-    # (B, n_ctx, width), adapted contexts of methods that tune the context
+    logits: Tensor
+    zero_shot_logits: Tensor
     ctx: Tensor | None = None
-    # What else is stored per image, (B, ...) each.
     columns: dict[str, Tensor] = field(default_factory=dict)
-    # Where the columns of CoTS are still to be computed from it, for many images at once.
     strong_views: StrongViews | None = None
 
     @property
@@ -49,21 +55,30 @@ class Adapted:
         """The predictions of several batches as one."""
         if len(parts) == 1:
             return parts[0]
-        contexts = [part.ctx for part in parts if part.ctx is not None]
+        logits = torch.cat([part.logits for part in parts])
+        zero_shot_logits = torch.cat([part.zero_shot_logits for part in parts])
         columns = {}
         for name in parts[0].columns:
             columns[name] = torch.cat([part.columns[name] for part in parts])
-        strong = [part.strong_views for part in parts if part.strong_views is not None]
-        return cls(
-            logits=torch.cat([part.logits for part in parts]),
-            zero_shot_logits=torch.cat([part.zero_shot_logits for part in parts]),
-            ctx=torch.cat(contexts) if contexts else None,
-            columns=columns,
-            strong_views=StrongViews.join(strong) if strong else None,
-        )
+        joined = cls(logits, zero_shot_logits, columns=columns)
+
+        contexts = [part.ctx for part in parts if part.ctx is not None]
+        if contexts:
+            joined.ctx = torch.cat(contexts)
+        strong_views = [part.strong_views for part in parts if part.strong_views is not None]
+        if strong_views:
+            joined.strong_views = StrongViews.join(strong_views)
+        return joined
 
     def check_shapes(self, method: str, images: int, classes: int, names: Sequence[object]) -> None:
-        """Refuses output that does not have one row per image. `names` are those of the images."""
+        """Refuses output that does not have one row per image.
+
+        Args:
+            method: Name of the method, for the message.
+            images: How many images were adapted to.
+            classes: K.
+            names: Names of the images, for the message.
+        """
         logits = {"logits": self.logits, "zero_shot_logits": self.zero_shot_logits}
         for name, tensor in {**logits, **self.columns}.items():
             fits = len(tensor) == images
@@ -106,7 +121,8 @@ class Adapted:
     def check_finite(self, names: Sequence[object]) -> None:
         """Refuses images whose zero-shot prediction is not finite either.
 
-        `names` are the images'.
+        Args:
+            names: Names of the images, for the message.
         """
         lost = ~self.logits.isfinite().all(-1)
         if lost.any():

@@ -41,18 +41,33 @@ class ArrayCache:
     """A folder of files that depend on the same `key`: another key means another folder."""
 
     def __init__(self, root: str | Path, kind: str, key: Mapping[str, object]) -> None:
+        """
+        Args:
+            root: The folder of all caches, CACHE.DIR.
+            kind: What the arrays are, in a word, with which the folder's name begins.
+            key: All that the arrays depend on, as JSON values.
+        """
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = Path(root).expanduser() / f"{kind}-{digest}"
         self.key = key
 
     def file(self, name: str) -> Path:
+        """The path of a file, whether it exists or not."""
         return self.folder / f"{name}.npz"
 
     def reserve(self, size: int, what: str) -> None:
-        """Logs how large `what` will be, and refuses if the disk cannot hold it."""
+        """Logs how large a cache will be, and refuses if the disk cannot hold it.
+
+        Args:
+            size: Bytes that will be written.
+            what: What they are, in the plural, for messages.
+        """
         write_json(self.folder / "key.json", dict(self.key))
-        shown_size = f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
-        logger.info("%s take %s in %s", what, shown_size, self.folder)
+        if size >= 1e8:
+            size_in_words = f"{size / 1e9:.2f} GB"
+        else:
+            size_in_words = f"{size / 1e6:.1f} MB"
+        logger.info("%s take %s in %s", what, size_in_words, self.folder)
         with writing(self.folder):  # another process may remove it
             free = shutil.disk_usage(self.folder).free
         if size > free:
@@ -67,11 +82,18 @@ class ArrayCache:
         return self.file(name).is_file()
 
     def write(self, name: str, **arrays: np.ndarray) -> None:
+        """Writes the arrays of a file, in place of those that it had."""
         write_arrays(self.file(name), **arrays)
 
     def read(self, name: str, *array_names: str) -> dict[str, np.ndarray] | None:
-        """The arrays of a file; None if it is absent or damaged. They are read whole: a mapped file
-        that is cut short ends the process with SIGBUS."""
+        """The arrays of a file; None if it is absent or damaged.
+
+        They are read whole: a mapped file that is cut short ends the process with SIGBUS.
+
+        Args:
+            name: Name of the file.
+            array_names: All arrays that it must have; with others it counts as damaged.
+        """
         if not self.has(name):
             return None
         try:
@@ -85,7 +107,12 @@ class ArrayCache:
             return None
 
     def read_array(self, name: str, array_name: str) -> np.ndarray | None:
-        """One array of a file, without reading the others; None if it is absent or damaged."""
+        """One array of a file, without reading the others; None if it is absent or damaged.
+
+        Args:
+            name: Name of the file.
+            array_name: Name of the array in it.
+        """
         try:
             with noticing_damage(), open_regular(self.file(name)) as file:
                 content = zipfile.ZipFile(file).read(f"{array_name}.npy")  # compares the checksum

@@ -51,6 +51,13 @@ class Start:
     """
 
     def __init__(self, initial: TunableText, context: Tensor) -> None:
+        """
+        Args:
+            initial: The start of the first image.
+            context: What the image before this one left, such as (n_ctx, width).
+        """
+        # Unlike the initial context, this one changes from image to image: the text tower runs
+        # forward and backward for it.
         text, gradient = initial.encoder.with_vjp(context[None])
         self.context = context
         self.text = text[0]  # (K, d)
@@ -67,7 +74,11 @@ class ContinualContext:
     """
 
     def __init__(self, initial: TunableText, reset_every: int) -> None:
-        """`reset_every`: the context is reset after so many images; 0 = never."""
+        """
+        Args:
+            initial: The start of the first image, and of every image after a reset.
+            reset_every: The context is reset after so many images; 0 = never.
+        """
         self.initial = initial
         self.reset_every = reset_every
         self.context = initial.context.clone()
@@ -88,7 +99,12 @@ class ContinualContext:
         return Start(self.initial, self.context), moments
 
     def finish(self, adapted: Adapted, moments: Moments) -> None:
-        """Keeps what the image tuned, if all of it is finite."""
+        """Keeps what the image tuned, if all of it is finite.
+
+        Args:
+            adapted: The predictions for the image, with its tuned context.
+            moments: AdamW's state after its last step.
+        """
         self.images += 1
         if adapted.ctx is None:
             return

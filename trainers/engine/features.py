@@ -35,7 +35,8 @@ from .cache import ArrayCache
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 64  # positions of the split per file of the store
+# Positions of the split per file of the store: few files, and little is read for a single image.
+BLOCK = 64
 # Rows of a file. There are more than 64 when images were exchanged or several folders of one name
 # share a store; then those that were added first are dropped.
 MOST_ROWS = 4 * BLOCK
@@ -47,6 +48,8 @@ MEMORY = 1 << 30
 
 @dataclass
 class FeatureBatch:
+    """The view features of some images."""
+
     index: list[int]  # positions in the split of the images that could be read
     views: Tensor  # (B, V, d), unit features on the model's device
     bad: dict[int, str]  # position -> why an image could not be read
@@ -68,6 +71,9 @@ class Block:
 
 class BlockFiles:
     """The files of a store. Each has the features of images at 64 successive positions, by digest.
+
+    Different runs fill the same files, so a file may hold images of other runs, or other images at
+    the same positions.
 
     Attributes:
         cache: The arrays on disk.
@@ -94,7 +100,7 @@ class BlockFiles:
             return block
         for row, index in enumerate(arrays["index"].tolist()):
             if self.content.get(index) == arrays["digest"][row].tobytes():
-                # Without the rows of other images
+                # A copy of the row, so that the rest of the file does not stay in memory.
                 block.rows[index] = arrays["features"][row].copy()
         return block
 
@@ -112,13 +118,19 @@ class BlockFiles:
             stored = self.cache.read(block_name(number), *ARRAYS)
             if stored is not None:
                 others = self.other_rows(block, stored["index"], stored["digest"])
-                others = others[-(MOST_ROWS - len(block.rows)) :]
+                others = others[-(MOST_ROWS - len(block.rows)) :]  # the last to be added
                 for name in ARRAYS:
                     rows[name] = np.concatenate([stored[name][others], rows[name]])
             self.cache.write(block_name(number), **rows)
 
     def other_rows(self, block: Block, index: np.ndarray, digest: np.ndarray) -> list[int]:
-        """The rows of a file that are not of the block's images."""
+        """The rows of a file that are not of the block's images.
+
+        Args:
+            block: The images that will be stored.
+            index: Position of each image in the file, (n,).
+            digest: Digest of each image in the file, (n, 16).
+        """
         rows = []
         for row, position in enumerate(index.tolist()):
             if position not in block.rows or self.content[position] != digest[row].tobytes():
@@ -133,7 +145,8 @@ class ViewStore:
         self, cfg: CfgNode, record: RunRecord, data: EvalData, identity: ImageIdentity,
         backbone: Backbone,
     ) -> None:
-        """Args:
+        """
+        Args:
             cfg: Threads, and the folder of the store: CACHE.DIR, or "" for none.
             record: What the features depend on: views, weights, precision, device and seed.
             data: The images of the run.
@@ -159,7 +172,7 @@ class ViewStore:
         self.positions: dict[int, list[int]] = defaultdict(list)
         for index in sorted(identity.indices):
             self.positions[index // BLOCK].append(index)
-        self.recent: OrderedDict[int, Block] = OrderedDict()
+        self.recent: OrderedDict[int, Block] = OrderedDict()  # last used last
         self.files: BlockFiles | None = None
         if cfg.CACHE.DIR:
             cache = ArrayCache(cfg.CACHE.DIR, "views", {
@@ -185,8 +198,10 @@ class ViewStore:
         """
         device = self.backbone.device
         on_cpu = not is_gpu(device)
-        make = self.encode_image if on_cpu else self.make_views
-        self.maker.warm_up()
+        make = self.make_views
+        if on_cpu:
+            make = self.encode_image
+        self.maker.warm_up()  # may compile, here and not in a thread, where Ctrl-C would wait
         # In pieces: the views of a batch for a GPU would take a gigabyte.
         pieces = []
         for indices in wanted:
@@ -194,10 +209,12 @@ class ViewStore:
         loaded = load_batches(self.data.read_image, make, pieces, self.workers)
         for indices in wanted:
             batch = FeatureBatch([], torch.empty(0), {})
+            # The first is empty, for a batch of which no image can be read.
             features = [torch.empty(0, self.num_views, self.backbone.features, device=device)]
             for _ in batched(indices, ENCODE_AT_ONCE):
                 piece = next(loaded)
                 for index in piece.bad:
+                    # An image that is broken because it is just being replaced is not skipped.
                     self.check_unchanged(index)
                 batch.index.extend(piece.index)
                 batch.bad.update(piece.bad)
@@ -211,11 +228,17 @@ class ViewStore:
                 reason = next(iter(batch.bad.values()))
                 raise DataError(f"{reason}; fix the file, or skip such images: "
                                 f"DATALOADER.ON_BAD_IMAGE skip")
+            # Rounded as if they had been stored.
             batch.views = torch.cat(features).to(self.dtype).float()
             yield batch
 
     def encode_image(self, image: Image.Image, index: int) -> Tensor:
-        """Unit features (V, d) of one image, in a thread of the pool."""
+        """Unit features (V, d) of one image, in a thread of the pool.
+
+        Args:
+            image: The picture.
+            index: Its position in the split, from which its random views are drawn.
+        """
         self.check_unchanged(index)
         views = self.maker(image, index)[None]  # (1, V, 3, S, S)
         features = encode_views(
@@ -224,7 +247,12 @@ class ViewStore:
         return features[0]
 
     def make_views(self, image: Image.Image, index: int) -> Tensor:
-        """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block."""
+        """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block.
+
+        Args:
+            image: The picture.
+            index: Its position in the split, from which its random views are drawn.
+        """
         self.check_unchanged(index)
         views = self.maker(image, index)
         return pin(views, self.backbone.device)
@@ -246,8 +274,11 @@ class ViewStore:
                             f"nothing writes to the images any more")
 
     def fill(self, dist: Distributed) -> None:
-        """Encodes what the store lacks. Each process takes some of the blocks, and all wait for
-        each other."""
+        """Encodes what the store lacks.
+
+        Each process takes some of the blocks, and all wait for each other, so that afterwards each
+        can read every image.
+        """
         files = self.files
         if files is None:
             return
@@ -285,7 +316,12 @@ class ViewStore:
         return lacking
 
     def read(self, files: BlockFiles, indices: Sequence[int]) -> FeatureBatch:
-        """The features of images from the store."""
+        """The features of images from the store.
+
+        Args:
+            files: The store.
+            indices: Positions of the images in the split.
+        """
         readable = []
         rows = []
         bad = {}
@@ -307,6 +343,10 @@ class ViewStore:
 
         What was removed or damaged since is encoded again. So are images that could not be read:
         that is not stored, because it may be otherwise tomorrow.
+
+        Args:
+            files: The store.
+            number: Number of the block: the positions of its images divided by BLOCK.
         """
         if number not in self.recent:
             block = files.read(number)
@@ -317,6 +357,7 @@ class ViewStore:
                 block = Block({**block.rows, **encoded.rows}, encoded.bad)
             self.recent[number] = block
         self.recent.move_to_end(number)
+        # The block that is wanted now stays, however large it is.
         while len(self.recent) > 1 and sum(block.size for block in self.recent.values()) > MEMORY:
             self.recent.popitem(last=False)
         return self.recent[number]
@@ -332,8 +373,10 @@ class ViewStore:
 
 
 def store_name(cfg: CfgNode, dataset: Dataset) -> str:
-    """Names the images whose features are kept in the same files, so that a file holds few rows
-    that a run does not need. Two folders may have the same name: rows are found by digest.
+    """Names the images whose features are kept in the same files.
+
+    So a file holds few rows that a run does not need. Two folders may have the same name: rows are
+    found by digest.
     """
     name = run_name(type(dataset).__name__, dataset.root, dataset.corruption, dataset.severity)
     return f"{cfg.DATASET.NAME} {name}"

@@ -45,7 +45,12 @@ def build_jacobian(
 
 
 def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
-    """The Jacobian, read from the cache, or computed and written there."""
+    """The Jacobian, read from the cache, or computed and written there.
+
+    Args:
+        clip: Model, classes and context.
+        cache: Its folder, which only this context's Jacobian is in.
+    """
     cached = cache.read(NAME, NAME)
     if cached is not None:
         return torch.from_numpy(cached[NAME]).to(clip.context.device)
@@ -57,6 +62,10 @@ def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
 
 
 def compute_jacobian(clip: PromptedCLIP) -> Tensor:
+    """The Jacobian (K, d, n_ctx · width). Predictions depend on whether it is used, by rounding.
+
+    So a run that has decided to use it stops where memory runs out.
+    """
     return retry_on_oom(refuse, text_jacobian, clip.encoder, clip.context)
 
 

@@ -6,16 +6,30 @@ from torch import Tensor
 
 
 class KeyCache:
-    """At most `capacity` image features per class, with their entropies (infinite in empty slots),
-    or with any other numbers of which the lowest are kept. With `masks`, each feature also has the
-    classes that it counts for; otherwise it counts for its predicted class.
+    """Image features by predicted class, of each class those of lowest entropy.
+
+    A method may give other numbers than entropies: those of the lowest numbers are kept. The
+    tensors have a fixed size, so that the state of a run can be saved and restored.
+
+    Attributes:
+        keys: Image features, (K, capacity, d); zeros in empty slots.
+        entropy: Their entropies, (K, capacity); infinite in empty slots.
+        masks: The classes that each image counts for, (K, capacity, K); None = its predicted class.
     """
 
     def __init__(self, text: Tensor, capacity: int, masks: bool = False) -> None:
+        """
+        Args:
+            text: Class features (K, d), for their shape, type and device.
+            capacity: Images per class.
+            masks: Whether images come with the classes that they count for.
+        """
         classes, features = text.shape
         self.keys = text.new_zeros(classes, capacity, features)
         self.entropy = text.new_full((classes, capacity), torch.inf)
-        self.masks = text.new_zeros(classes, capacity, classes, dtype=torch.bool) if masks else None
+        self.masks: Tensor | None = None
+        if masks:
+            self.masks = text.new_zeros(classes, capacity, classes, dtype=torch.bool)
 
     def offer(
         self,
@@ -27,29 +41,47 @@ class KeyCache:
     ) -> None:
         """Stores an image if it is wanted and its class has an empty slot or a less certain image.
 
-        There is no branch on device values: an image that is not stored rewrites what is there.
+        An `if` on values of a device would make the host wait for it at every image. So there is
+        none: an image that is not stored writes again what is there.
+
+        Args:
+            feature: Of the image, (d,).
+            entropy: Of its prediction, or another number of which the lowest are kept, ().
+            label: Its predicted class, ().
+            wanted: Whether it may be stored, ().
+            mask: The classes that it counts for, (K,).
         """
-        least, slot = self.entropy.index_select(0, label[None])[0].max(0)
-        taken = (entropy < least) & wanted
-        at = (label * self.entropy.shape[1] + slot)[None]
+        # The slot to fill: an empty one, whose entropy is infinite, or that of the least certain.
+        highest, slot = self.entropy.index_select(0, label[None])[0].max(0)
+        is_stored = (entropy < highest) & wanted
+        position = (label * self.entropy.shape[1] + slot)[None]  # among all K · capacity slots
         for stored, new in ((self.keys, feature), (self.entropy, entropy), (self.masks, mask)):
             if stored is not None and new is not None:
                 slots = stored.view(-1, *stored.shape[2:])  # (K · capacity, ...), the same memory
-                slots.index_copy_(0, at, torch.where(taken, new, slots.index_select(0, at)))
+                before = slots.index_select(0, position)
+                slots.index_copy_(0, position, torch.where(is_stored, new, before))
 
     def near(self, feature: Tensor, sharpness: float) -> Tensor:
-        """e^{−β(1−cos)} of each stored image, (K, capacity); 0 in empty slots."""
+        """e^{−β(1−cos)} of each stored image, (K, capacity); 0 in empty slots.
+
+        Args:
+            feature: The image to which the stored ones are compared, (d,).
+            sharpness: β.
+        """
         near = (-sharpness * (1 - self.keys @ feature)).exp()
         return torch.where(self.entropy.isfinite(), near, 0)
 
     def votes(self, feature: Tensor, sharpness: float) -> Tensor:
-        """For each class the sum (K,) of e^{−β(1−cos)} over the stored images that count for it."""
+        """For each class the sum (K,) of e^{−β(1−cos)} over the stored images that count for it.
+
+        Args:
+            feature: The image to which the stored ones are compared, (d,).
+            sharpness: β.
+        """
         near = self.near(feature, sharpness)
-        return (
-            near.sum(-1)
-            if self.masks is None
-            else near.flatten() @ self.masks.flatten(0, 1).to(near.dtype)
-        )
+        if self.masks is None:
+            return near.sum(-1)
+        return near.flatten() @ self.masks.flatten(0, 1).to(near.dtype)
 
     def copy(self, capacity: int) -> KeyCache:
         """A copy without masks, with at least as many slots."""
@@ -59,7 +91,12 @@ class KeyCache:
         return copy
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """All that it stores, by name."""
-        return {
-            f"{prefix}{name}": stored for name, stored in vars(self).items() if stored is not None
-        }
+        """All that it stores, by name, for `state_tensors` of a method.
+
+        Args:
+            prefix: Tells the caches of one method apart.
+        """
+        tensors = {f"{prefix}keys": self.keys, f"{prefix}entropy": self.entropy}
+        if self.masks is not None:
+            tensors[f"{prefix}masks"] = self.masks
+        return tensors

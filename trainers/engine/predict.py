@@ -45,6 +45,7 @@ class Stopwatch:
         self.stopped = self.started
 
     def mark(self) -> Any:
+        """This moment: seconds on a CPU, an event in the queue of a GPU."""
         if not is_gpu(self.device):
             return time.perf_counter()
         module = torch.get_device_module(self.device)
@@ -53,6 +54,7 @@ class Stopwatch:
         return event
 
     def stop(self) -> None:
+        """Ends the time that is measured."""
         self.stopped = self.mark()
 
     @property
@@ -71,10 +73,11 @@ class Batch(NamedTuple):
     """
 
     part: Sequence[int]  # positions in the split of the images of the part
-    indices: Sequence[int]  # of the batch
+    indices: Sequence[int]  # those of the batch
 
     @property
     def ends_part(self) -> bool:
+        """Whether it is the last batch of its part."""
         return self.indices[-1] == self.part[-1]
 
 
@@ -107,7 +110,7 @@ class Predictor:
         self.cfg = trainer.cfg
         self.data = trainer.data
         self.device = trainer.numerics.device
-        # In an online method's stream.
+        # When each image comes in an online method's stream, from 0.
         self.position = {index: place for place, index in enumerate(self.data.order)}
 
     @cached_property
@@ -126,7 +129,7 @@ class Predictor:
                     f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process "
                     "must see all images: start it with a single process"
                 )
-            # Finds out now, not after hours, that both work.
+            # A method whose state cannot be saved or restored fails now, not after hours.
             self.trainer.load_state(self.trainer.state())
         finished, missing = self.resume()
         # On a network disk that lags, processes may see other parts: the main process decides.
@@ -142,10 +145,13 @@ class Predictor:
         self.dist.barrier()
 
     def resume(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
-        """The columns of the finished parts, and the parts that are missing.
+        """Finds out what an interrupted run has left to do.
 
         An online method continues from its last saved state; parts after that state are predicted
         again.
+
+        Returns:
+            The columns of the finished parts, and the parts that are missing.
         """
         stored = [self.run_dir.read_part(part) for part in self.parts]
         if self.trainer.online:
@@ -176,8 +182,12 @@ class Predictor:
         """Predicts this process's share of the missing parts, and saves each when it is complete.
 
         A GPU must not wait for the host between two batches: results are read when the next batch
-        has been launched. On a CPU they are there at once, and so they are where a state must be
-        saved that is not yet changed by the next part.
+        has been launched. On a CPU there is nothing to wait for. An online method's state must be
+        saved before the next part changes it, so its results are read at once on a GPU too.
+
+        Args:
+            missing: Positions in the split of the images of each missing part.
+            progress: Shows how far the run is.
         """
         batches = []
         for part in missing[self.dist.rank :: self.dist.world]:
@@ -211,13 +221,13 @@ class Predictor:
 
         Args:
             batch: The images.
-            features: Of their views.
-            strong_views: Of the batches of the part so far; those of this batch are added. CoTS's
-                temperatures are computed with the last batch, for all images of the part.
+            features: The features of their views.
+            strong_views: Those of the batches of the part so far; those of this batch are added.
+                CoTS's temperatures are computed with the last batch, for all images of the part.
         """
         stopwatch = Stopwatch(self.device)
         names = [self.data.items[index].impath for index in features.index]
-        if names:
+        if names:  # at least one image of the batch could be read
             adapted = launch_images(self.trainer, features.views, names)
         else:
             no_logits = torch.empty(0, len(self.trainer.clip.classnames))
@@ -251,6 +261,7 @@ class Predictor:
         if self.trainer.online:
             places = [self.position[index] for index in launched.index]
             columns["position"] = np.array(places, dtype=np.int64)
+        # One value for the batch, not for each image.
         columns["adapt_seconds"] = np.array([seconds])
         peak_bytes = 0
         if is_gpu(self.device):
@@ -263,12 +274,18 @@ class PartWriter:
     """Reads launched batches in their order, and writes each part when its last batch was read."""
 
     def __init__(self, predictor: Predictor, progress: Progress) -> None:
+        """
+        Args:
+            predictor: Whose batches are read.
+            progress: Shows how far the run is.
+        """
         self.predictor = predictor
         self.progress = progress
         self.rows: list[Columns] = []  # of the part so far
         self.started = time.perf_counter()
 
     def add(self, launched: LaunchedBatch) -> None:
+        """Reads a batch, for which the host waits, and writes its part if it is the last of it."""
         predictor = self.predictor
         columns = predictor.read(launched)
         now = time.perf_counter()
@@ -297,7 +314,7 @@ def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adap
     Args:
         method: The method.
         views: Unit view features (B, V, d) of B images.
-        names: Of the images, for messages.
+        names: Names of the images, for messages.
     """
     adapted = launch_images(method, views, names).with_cots().with_fallback()
     adapted.check_finite(names)
@@ -313,7 +330,7 @@ def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Ada
     Args:
         method: The method.
         views: Unit view features (B, V, d) of B images.
-        names: Of the images, for messages.
+        names: Names of the images, for messages.
     """
     trainer = type(method).__name__
     try:

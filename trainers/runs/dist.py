@@ -20,9 +20,9 @@ class Distributed:
     """Rank and number of processes as torchrun or srun set them; otherwise a single process."""
 
     def __init__(self) -> None:
-        self.rank = int(os.environ.get("RANK", 0))
-        self.world = int(os.environ.get("WORLD_SIZE", 1))
-        self.is_main = self.rank == 0
+        self.rank = int(os.environ.get("RANK", 0))  # number of this process, from 0
+        self.world = int(os.environ.get("WORLD_SIZE", 1))  # number of processes
+        self.is_main = self.rank == 0  # the one that writes shared files, logs and measures
         if self.world > 1 and not dist.is_initialized():
             choose_gpu(int(os.environ.get("LOCAL_RANK", 0)))
             # Messages are Python objects on the host, for which gloo is enough: no GPU takes part.
@@ -32,8 +32,13 @@ class Distributed:
             atexit.register(dist.destroy_process_group)
 
     def broadcast(self, value: T) -> T:
-        """The main process's value, in all processes."""
-        box = [value]
+        """The main process's value, in all processes.
+
+        What all must agree on, such as whether a file exists, is decided by the main process alone.
+        On a network disk others may see it later, and processes that decide otherwise would wait
+        for each other.
+        """
+        box = [value]  # torch replaces the items of a list
         if self.world > 1:
             with explained():
                 dist.broadcast_object_list(box, src=0)
@@ -48,7 +53,12 @@ class Distributed:
 
 
 def choose_gpu(local_rank: int) -> None:
-    """Makes DEVICE cuda another GPU in each process of a machine, where there are several."""
+    """Gives each process of a machine its own GPU under the name `cuda`, where there are several.
+
+    Args:
+        local_rank: Number of the process on its machine, from 0. With more processes than GPUs,
+            several share one.
+    """
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
 

@@ -83,7 +83,7 @@ class PromptFacts:
     """The prompt that a run starts from.
 
     Attributes:
-        hash: Of the content of a learnt prompt or of texts; "" for words.
+        hash: Hash of the content of a learnt prompt or of texts; "" for words.
         protocol: How a learnt prompt was made; None for words and texts.
         templates: That replace PROMPT.CTX_INIT, as they are for this data set.
     """
@@ -264,11 +264,11 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
         classes: The method's class and those of added regularisers.
 
     Returns:
-        version: Of this package, to whose files `hash` belongs.
-        hash: Of the files of this package that define the classes, and of the formulas in
+        version: Version of this package, to whose files `hash` belongs.
+        hash: Hash of the files of this package that define the classes, and of the formulas in
             `trainers/functional` that these files import.
-        plugin: Of the files outside this package: those of the classes and the modules of their
-            own folders that they import. Empty for a built-in method.
+        plugin: Hash of the files outside this package: those of the classes and the modules of
+            their own folders that they import. Empty for a built-in method.
     """
     built_in: set[Path] = set()
     for method in classes:

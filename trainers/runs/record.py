@@ -116,10 +116,10 @@ class RunRecord:
         method: trainer, settings, stream (order, correlation, reset; online methods only), source,
             training (settings and images; methods that learn from labelled images only).
         numerics: precision, device_type, jacobian, engine, tf32, part, episodes.
-        seed: Of views, samples and orders.
+        seed: Seed of views, samples and orders.
         changed: Settings that differ from the defaults that the data set had then, as
             {KEY: [default, value]}. A file is given by its label and hash.
-        names: Of method, dataset, part (such as the fold `test=0` of a table), backbone and
+        names: Names of method, dataset, part (such as the fold `test=0` of a table), backbone and
             prompt, as tables show them.
     """
 
@@ -388,9 +388,9 @@ def hashes_of_files(
     """What ties the files of a finished run to each other.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         results: The content of its results.json, without these hashes.
-        names: Of the other files.
+        names: Names of the other files.
 
     Returns:
         For each file the hash of its content. That of results.json is the one of `results`.

@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 Results = dict[str, Any]
 Columns = Mapping[str, np.ndarray]  # of predictions, by name
 
-# Of predictions.npz, besides a method's own.
+# Columns of every method in parts and in predictions.npz, with a row for each predicted image.
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}
-# In parts, with other numbers of rows than predicted images.
+# Columns of parts alone, with a row for each batch or for each image that could not be read.
 BATCH_COLUMNS = {"seconds", "adapt_seconds", "peak_bytes", "bad_index", "bad_reason"}
 STATE = "state.npz"  # of an online method
 LISTING = "listing.json"  # the images of an unfinished run, to say what has changed
@@ -92,8 +92,8 @@ class FolderState:
     """What a folder holds, before a run works in it.
 
     Attributes:
-        record: Of the run that was started or finished there; None if there is none.
-        results: Of a finished run; None otherwise.
+        record: Record of the run that was started or finished there; None if there is none.
+        results: Results of a finished run; None otherwise.
         refusal: Why no run may work in the folder, as one line; "" if one may. `--overwrite`
             accepts a folder for which `is_run` holds.
         is_run: Whether a run made the folder, so that it may be started again.
@@ -108,14 +108,22 @@ class FolderState:
 class RunDir:
     """Reads and writes the files of a run. A run is done when it has a complete results.json.
 
+    A run may be killed at any moment. So files are replaced as a whole, what is computed is written
+    part by part, and a finished part is never computed again.
+
     Attributes:
         path: The folder.
         parts: The folder of what is computed until the run is done.
-        record: Of the run. One that is continued has the decisions that it began with.
-        results: Of a finished run; None while it is not.
+        record: Record of the run. One that is continued has the decisions that it began with.
+        results: Results of a finished run; None while it is not.
     """
 
     def __init__(self, path: Path, record: RunRecord) -> None:
+        """
+        Args:
+            path: The folder, which need not exist.
+            record: What the predictions of the run depend on.
+        """
         self.path = path
         self.parts = path / "parts"
         self.record = record
@@ -143,7 +151,7 @@ class RunDir:
                 except UserError as error:
                     if dist.world == 1:
                         raise
-                    refusal = str(error)
+                    refusal = str(error)  # raised below, by all processes at the same place
             refusal = dist.broadcast(refusal)
             if refusal:
                 raise ConfigError(refusal)
@@ -175,6 +183,7 @@ class RunDir:
                 self.cleanup()
                 self.rename(asked.record.names)
                 return
+        # The lock is a file of the folder, so the folder is made before it is locked.
         existing = set()
         if path.exists():
             existing = {file.name for file in path.iterdir()}
@@ -220,6 +229,7 @@ class RunDir:
         Finished parts get the id of the new record. Those that a kill leaves with the other id are
         computed again.
         """
+        # The record comes last: until it is written the folder is that of the run as it began.
         new_record = replace(self.record, data=asked.record.data)
         for file in self.parts.glob("*.npz"):
             arrays = self.read_own_arrays(file, "computed again")
@@ -276,6 +286,8 @@ class RunDir:
 
     def finish(self, results: Results, config: str) -> Results:
         """Marks the run as done and removes the parts, which have become predictions.npz.
+
+        The order matters for a run that is killed here: parts go when complete results are there.
 
         Args:
             results: Facts and metrics.
@@ -361,6 +373,7 @@ class RunDir:
                                 f"kept: run the command again")
             columns_of_parts.append(columns_of_part)
         columns = concatenate(columns_of_parts)
+        # The order of the split, whatever the order in which the images were predicted.
         order = columns["index"].argsort(kind="stable")
         for name in set(columns) - BATCH_COLUMNS:
             columns[name] = columns[name][order]
@@ -376,6 +389,7 @@ class RunDir:
         return columns
 
     def part_file(self, indices: Sequence[int]) -> Path:
+        """The file of a part, named after the positions of its first and its last image."""
         return self.parts / f"{indices[0]:07d}-{indices[-1]:07d}.npz"
 
     def write_part(self, indices: Sequence[int], columns: Columns) -> None:
@@ -385,7 +399,7 @@ class RunDir:
 
         Args:
             indices: Positions of the part's images in the split.
-            columns: Of these images, and of the batches that they were computed in.
+            columns: Columns of these images, and of the batches that they were computed in.
         """
         record_id = np.array(self.record.id)
         write_arrays(self.part_file(indices), **{**columns, RECORD_ID: record_id})
@@ -395,6 +409,7 @@ class RunDir:
         columns = self.read_own_arrays(self.part_file(indices), "computed again")
         if columns is None or not set(columns) >= COLUMNS | BATCH_COLUMNS:
             return None
+        # A file name states only the first and the last image.
         if {*columns["index"], *columns["bad_index"]} != set(indices):
             return None
         return columns
@@ -528,7 +543,7 @@ def is_named(file: Path, pattern: re.Pattern[str]) -> bool:
 
     Args:
         file: The file.
-        pattern: Of the whole name.
+        pattern: What the whole name must match.
     """
     return pattern.fullmatch(file.name) is not None or is_unfinished(file, pattern)
 
@@ -538,7 +553,7 @@ def is_unfinished(file: Path, pattern: re.Pattern[str]) -> bool:
 
     Args:
         file: The file; writing uses names such as `.results.json.4711-0a1b2c3d.part`.
-        pattern: Of the whole name of the file that was to be written.
+        pattern: What the whole name of the file that was to be written must match.
     """
     unfinished = UNFINISHED_FILE.fullmatch(file.name)
     return unfinished is not None and pattern.fullmatch(unfinished.group(1)) is not None
@@ -560,7 +575,7 @@ def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> 
         results: Content of its results.json.
         record: Its record.json; None if that is missing or damaged.
     """
-    if "fingerprint" in results and "record" not in results:
+    if "fingerprint" in results and "record" not in results:  # as version 1.0 wrote it
         return FolderState(refusal=older_release(path), is_run=True)
     broken = broken_tie(path, results, record)
     if broken:
@@ -616,6 +631,7 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
     difference = state.record.difference(asked.record, purpose)
     if not difference:
         return
+    # An unfinished run may go on if only images differ that it has not predicted.
     only_images_differ = set(difference) <= {"data.images", "data.listing"}
     if state.results is None and only_images_differ:
         changed = changed_positions(path, asked.listing)
@@ -670,7 +686,7 @@ def changed_positions(path: Path, listing: Columns) -> set[int]:
     """
     try:
         before = {row[0]: row for row in read_json(path / "parts" / LISTING) or []}
-    except (TypeError, IndexError):
+    except (TypeError, IndexError):  # not the rows that `listing_rows` makes
         return set()
     now = {row[0]: row for row in listing_rows(listing)}
     if before.keys() != now.keys():
@@ -685,8 +701,8 @@ def are_not_predicted(path: Path, record: RunRecord, positions: set[int]) -> boo
 
     Args:
         path: Folder of the run.
-        record: Of the run.
-        positions: Of these images in the split.
+        record: Record of the run.
+        positions: Positions of these images in the split.
     """
     run_dir = RunDir(path, record)
     predicted: set[int] = set()
@@ -716,7 +732,7 @@ def describe_images(
 
     Args:
         path: Folder of the run.
-        record: Of the run.
+        record: Record of the run.
         is_finished: Whether the run has predictions.npz; otherwise it has a list of its images.
         listing: Columns `index`, `image` and `label` of the images that are asked for.
     """
@@ -737,6 +753,8 @@ def describe_images(
     images_now = images_of(now)
     absent = (images_before - images_now).total()
     added = (images_now - images_before).total()
+    # An image that is gone and one that is new are taken as one that has changed. Pairs of image
+    # and label that are new, but whose image is not, have another label.
     changed_images = min(absent, added)
     changed_labels = (now - before).total() - added
     if changed_images:
@@ -751,7 +769,7 @@ def labelled_images(rows: Sequence[Sequence[Any]]) -> Counter[tuple[str, int]]:
     """How often each picture, whichever copy of it, is there with each label."""
     images: Counter[tuple[str, int]] = Counter()
     for _, image, label in rows:
-        images[image[: 2 * CONTENT_BYTES], label] += 1
+        images[image[: 2 * CONTENT_BYTES], label] += 1  # two hexadecimal digits for each byte
     return images
 
 
@@ -764,6 +782,7 @@ def images_of(labelled: Mapping[tuple[str, int], int]) -> Counter[str]:
 
 
 def older_release(path: Path) -> str:
+    """Why no run may work in the folder of a run of version 1.0."""
     return (f"{path} holds a run of promptcal 1.0, which this version does not continue; reports "
             f"still read it. {REMEDY}")
 
@@ -794,6 +813,7 @@ def read_record(path: Path) -> RunRecord | None:
 
 
 def remove_if_empty(path: Path) -> None:
+    """Removes a folder; one that holds something stays."""
     with suppress(OSError):
         path.rmdir()
 
@@ -813,6 +833,7 @@ class RunLog(WatchedFileHandler):
 @contextmanager
 def early_lines() -> Iterator[list[logging.LogRecord]]:
     """Collects log lines while a run has no folder yet."""
+    # A level that no line has: the handler never passes them on by itself.
     handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
     LOGGER.addHandler(handler)
     try:

@@ -31,9 +31,9 @@ def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, f
     """Accuracy, mean confidence, over-confidence (their difference), ECE and ACE in percent.
 
     Args:
-        logits: Of shape (N, K).
-        labels: Of shape (N,).
-        bins: Of ECE and ACE.
+        logits: Logits of N images, (N, K).
+        labels: Classes of the images, (N,).
+        bins: Number of bins of ECE and ACE.
     """
     confidence, correct = top_class(logits, labels)
     return {
@@ -50,7 +50,7 @@ def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float
 
     Args:
         predictions: Columns `label` (N,), `logits` and `zero_shot_logits` (N, K).
-        bins: Of ECE and ACE.
+        bins: Number of bins of ECE and ACE.
 
     Returns:
         Metrics in percent, and `bins`.
@@ -67,7 +67,7 @@ def summarise(columns: Mapping[str, np.ndarray], bins: int) -> dict[str, object]
 
     Args:
         columns: All columns that were computed for the images of the run.
-        bins: Of ECE and ACE.
+        bins: Number of bins of ECE and ACE.
     """
     n = len(columns["index"])
     seconds = float(columns["seconds"].sum())
@@ -91,7 +91,7 @@ def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
 
     Args:
         results: Metrics in percent by name.
-        names: Of those to print.
+        names: Names of the metrics to print.
     """
     return [f"* {name}: {results[name]:.2f}%" for name in names]
 
@@ -100,7 +100,7 @@ def result_block(results: Mapping, trained: bool) -> str:
     """What parse_test_res.py reads in a log.txt, and a readable table.
 
     Args:
-        results: Of a finished run.
+        results: Results of a finished run.
         trained: Whether the run has trained a prompt, or would have.
     """
     correct = round(results["accuracy"] * results["n"] / 100)
@@ -210,11 +210,14 @@ def mean_cells(label: str, runs: Sequence[Mapping], prefix: str) -> list[str]:
     Args:
         label: The first cell.
         runs: Results, one per seed.
-        prefix: Of the metrics: `zero_shot_`, or "" for the method's.
+        prefix: Prefix of the metrics: `zero_shot_`, or "" for the method's.
     """
     if len(runs) == 1:
         return cells_of(label, runs[0], prefix)
-    values = np.array([[results[prefix + metric] for metric in METRICS] for results in runs])
+    rows = []
+    for results in runs:
+        rows.append([results[prefix + metric] for metric in METRICS])
+    values = np.array(rows)  # (runs, metrics)
     is_random = bool((values != values[0]).any())  # zero-shot predictions do not depend on the seed
     cells = [label]
     for mean, deviation in zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True):
@@ -281,8 +284,8 @@ def cells_of(label: str, results: Mapping, prefix: str) -> list[str]:
 
     Args:
         label: The first cell.
-        results: Of a run.
-        prefix: Of the metrics: `zero_shot_`, or "" for the method's.
+        results: Results of a run.
+        prefix: Prefix of the metrics: `zero_shot_`, or "" for the method's.
     """
     return [label, *(f"{results[prefix + metric]:.2f}" for metric in METRICS)]
 

@@ -69,7 +69,12 @@ class ScalarWriter:
                 self.writer.close()
 
     def add(self, scalars: Mapping[str, float], step: int) -> None:
-        """Adds a point to each curve."""
+        """Adds a point to each curve.
+
+        Args:
+            scalars: The points by the name of their curve.
+            step: Where they lie on the x axis: the number of images so far.
+        """
         with writing(self.folder):
             if self.writer is None:
                 # An interrupted run may have logged more images than it saved: purge those points.
@@ -91,6 +96,7 @@ class RunningMetrics:
         return len(self.correct)
 
     def add(self, logits: np.ndarray, label: np.ndarray) -> None:
+        """Adds images, given by their logits (N, K) and their classes (N,)."""
         confidence, correct = top_class(logits, label)
         self.confidence = np.append(self.confidence, confidence)
         self.correct = np.append(self.correct, correct)
@@ -121,7 +127,7 @@ class Progress(AbstractContextManager["Progress"]):
         Args:
             run_dir: Folder of the run.
             total: Number of its images.
-            bins: Of ECE.
+            bins: Number of bins of ECE.
             trainer: Registered name of the method.
             finished: The parts that an earlier call has predicted.
             shown: Whether this process shows a bar and writes curves.
@@ -182,8 +188,8 @@ class Progress(AbstractContextManager["Progress"]):
         """Adds a point to each curve.
 
         Args:
-            scalars: Of the tuned predictions so far, in percent.
-            columns: Of the last images, whose times, losses and penalties are shown.
+            scalars: Scalars of the tuned predictions so far, in percent.
+            columns: Columns of the last images, whose times, losses and penalties are shown.
         """
         images = max(len(columns["label"]), 1)
         scalars["episode/seconds per image"] = columns["seconds"].sum() / images
@@ -196,7 +202,13 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) -> None:
-    """Writes the last point of the curves, their settings, and the table of results."""
+    """Writes the last point of the curves, their settings, and the table of results.
+
+    Args:
+        run_dir: The run's folder.
+        record: Its record, for HPARAMS.
+        results: Content of its results.json.
+    """
     trainer = results["trainer"]
     folder = event_folder(run_dir, trainer)
     step = results["n"]
@@ -212,7 +224,12 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
 
 
 def final_scalars(results: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """The last points of the curves, by the prefix of their keys in results.json."""
+    """The last points of the curves.
+
+    Args:
+        results: Content of results.json.
+        prefix: Which metrics: `zero_shot_`, or "" for the method's.
+    """
     return {
         ACCURACY: results[f"{prefix}accuracy"],
         ECE: results[f"{prefix}ece"],

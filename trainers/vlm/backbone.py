@@ -85,7 +85,7 @@ class Backbone(ABC):
         """The same with another mean and deviation of pixels, where they are given.
 
         Args:
-            mean: Of red, green and blue, for pixels from 0 to 1; empty = the model's own.
+            mean: Means of red, green and blue, for pixels from 0 to 1; empty = the model's own.
             std: Likewise.
         """
         other = copy(self)
@@ -128,7 +128,7 @@ def check_lengths(
     """Refuses prompts that are longer than the model's context length.
 
     Args:
-        names: Of the classes, for the message.
+        names: Names of the classes, for the message.
         tokens: For each class the tokens after the context.
         n_ctx: Tokens of the context.
         backbone: The model.
@@ -145,8 +145,8 @@ def import_library(name: str, extra: str) -> ModuleType:
     """Imports an optional library, or says how to install it.
 
     Args:
-        name: Of the module.
-        extra: Of this package, with which it is installed.
+        name: Name of the module.
+        extra: The extra of this package that installs it.
     """
     try:
         return import_module(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -44,7 +45,7 @@ class Budget:
 
     episodes: int  # images whose contexts are tuned together
     classes: int  # classes in one pass of the text tower
-    views: int  # views in one pass of the image tower
+    views: int  # views in one pass of the image tower, a power of two
 
     @classmethod
     def of(cls, backbone: Backbone, tower: TextTower | GenericTower, steps: int = 1) -> Budget:
@@ -77,14 +78,14 @@ class Budget:
         """
         if at_once == 1:
             return self.halve_classes()
-        self.episodes = -(-at_once // 2)
+        self.episodes = ceil(at_once / 2)
         return counted(self.episodes, "episode")
 
     def halve_classes(self) -> str:
         """Half as many classes in one pass of the text tower. Returns the number in words."""
         if self.classes == 1:
             raise UserError("out of memory with one class at a time: use DEVICE cpu")
-        self.classes = -(-self.classes // 2)
+        self.classes = ceil(self.classes / 2)
         return plural(self.classes, "class", "classes")
 
     def halve_views(self) -> str:
@@ -99,7 +100,7 @@ def per_device(limits: dict[str, T], backbone: Backbone) -> T:
     """The limit of a backbone's device.
 
     Args:
-        limits: By "cpu" and "gpu".
+        limits: A limit for "cpu" and one for "gpu".
         backbone: The model.
     """
     return limits["gpu" if is_gpu(backbone.device) else "cpu"]
@@ -136,7 +137,7 @@ def classes_within_memory(backbone: Backbone, classes: int, saved_bytes: float) 
         classes: K.
         saved_bytes: What autograd saves for all classes.
     """
-    limit = per_device(SAVED_BYTES, backbone)
+    limit = per_device(SAVED_BYTES, backbone)  # bytes
     if saved_bytes <= limit:
         return classes
     return max(1, int(classes * limit / 2 / saved_bytes))
@@ -151,7 +152,7 @@ def views_within_memory(backbone: Backbone) -> int:
     if is_gpu(backbone.device):
         return VIEWS_AT_ONCE
     views = max(1, CPU_NUMBERS_AT_ONCE // backbone.activations)
-    power_of_two = 1 << views.bit_length() - 1
+    power_of_two = 1 << views.bit_length() - 1  # the largest one that is not above `views`
     return min(VIEWS_AT_ONCE, power_of_two)
 
 
@@ -164,8 +165,8 @@ def retry_on_oom(
         shrink: Makes the next attempt smaller and returns its size in words, or raises a UserError
             if nothing is left to shrink.
         run: What may run out of memory.
-        args: Of `run`.
-        kwargs: Of `run`.
+        args: Arguments of `run`.
+        kwargs: Keyword arguments of `run`.
     """
     while True:
         try:

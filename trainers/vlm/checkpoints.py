@@ -23,14 +23,17 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, one_line
 
-# Bytes; the largest of OpenAI's files describes its tensors in a fifth of a megabyte
+# Bytes of the pickle that describes the tensors. That of the largest of OpenAI's files takes a
+# fifth of a megabyte.
 LARGEST_PICKLE = 8 << 20
-FREE = 64 << 20  # bytes that a file of any size may unpack to
-# Times the file's size that it may unpack to beyond that: the data, and the tensors that are views
-# of it
+# A file may unpack to SMALL_FILE_BYTES + GROWTH · (its size). A compressed file grows, and each
+# tensor that is a view of the data is copied.
+SMALL_FILE_BYTES = 64 << 20
 GROWTH = 8
 LONGEST_NAME = 4096  # characters of a tensor's dotted name
 MOST_PARTS = 64  # arguments of a call, dimensions of a tensor
+# Offsets, sizes and strides of tensors lie below it, far within the int64 that torch takes.
+NUMBER_LIMIT = 1 << 48
 OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how files of torch before 1.6 begin
 STORAGE_DTYPES = {
     "DoubleStorage": torch.float64,
@@ -77,13 +80,22 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, file_size: int) -> None:
+        """
+        Args:
+            archive: The file, which is a zip archive.
+            folder: The folder in it that holds `data.pkl`, with a slash at the end.
+            file_size: Bytes of the whole file.
+        """
         pickled = read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)
+        # In Latin-1 any byte is a letter, so text of any encoding can be read.
         super().__init__(io.BytesIO(pickled), encoding="latin1")
         self.archive = archive
         self.folder = folder
-        self.left = FREE + GROWTH * file_size  # bytes that data and tensors may still take
-        self.storages: dict[str, Tensor] = {}
-        # What stands for the names in a file that are not stand-ins.
+        # Bytes that data and tensors may still take.
+        self.bytes_left = SMALL_FILE_BYTES + GROWTH * file_size
+        self.storages: dict[str, Tensor] = {}  # flat tensors by their names in the archive
+        # What is called or used in place of the functions and types that a file names. All other
+        # names become stand-ins.
         self.replacements: dict[tuple[str, str], Any] = {
             ("torch._utils", "_rebuild_tensor"): self.view,
             ("torch._utils", "_rebuild_tensor_v2"): self.view,
@@ -97,20 +109,20 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     def take(self, count: int) -> None:
         """Counts bytes that data or a tensor takes, and refuses the file if they are too many."""
-        self.left -= count
-        if self.left < 0:
+        self.bytes_left -= count
+        if self.bytes_left < 0:
             raise WeightsError("its tensors claim far more numbers than the file holds")
 
     def storage(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
-        """The data of this name as a flat tensor.
+        """The data of a name as a flat tensor. Several tensors may be views of it.
 
         Args:
-            dtype: Of its numbers.
+            dtype: Type of its numbers.
             key: Its name in the zip file.
             numel: How many numbers it has.
         """
         if key not in self.storages:
-            data = read_member(self.archive, f"{self.folder}data/{key}", self.left)
+            data = read_member(self.archive, f"{self.folder}data/{key}", self.bytes_left)
             self.take(len(data))
             if len(data) < numel * dtype.itemsize:
                 raise WeightsError("the file is truncated: a tensor's data is incomplete")
@@ -129,16 +141,19 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
         Args:
             storage: A flat tensor.
-            offset: The tensor's first number in it.
+            offset: Position of the tensor's first number in it.
             size: The tensor's shape.
             stride: Distance in the storage of neighbours in each dimension.
         """
-        numbers = (offset, *size, *stride)
-        are_numbers = all(type(number) is int and 0 <= number < 1 << 48 for number in numbers)
-        if len(size) != len(stride) or len(size) > MOST_PARTS or not are_numbers:
+        is_proper = len(size) == len(stride) and len(size) <= MOST_PARTS
+        for number in (offset, *size, *stride):
+            # isinstance would accept a bool.
+            if type(number) is not int or not 0 <= number < NUMBER_LIMIT:
+                is_proper = False
+        if not is_proper:
             raise WeightsError("a tensor of the file has no proper shape")
         count = math.prod(size)
-        last = offset
+        last = offset  # position of the tensor's last number in the storage
         for length, step in zip(size, stride, strict=True):
             last += (length - 1) * step
         if count and last >= storage.numel():
@@ -151,7 +166,11 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         return self.replacements.get((module, name), StandIn)
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """`("storage", dtype, key, device, count)`."""
+        """The data that a tensor refers to.
+
+        Args:
+            pid: As torch.save writes it: `("storage", dtype, key, device, count)`.
+        """
         match pid:
             case ("storage", torch.dtype() as dtype, str(key), _, int(count)) if count >= 0:
                 return self.storage(dtype, key, count)
@@ -166,7 +185,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     def load_newobj(self) -> None:
         """An object of any class becomes a stand-in."""
-        self.stack[-2:] = [StandIn()]  # in place of class and arguments
+        self.stack[-2:] = [StandIn()]  # class and arguments are the last two
 
     def load_build(self) -> None:
         """State is stored with stand-ins and dropped elsewhere."""
@@ -197,6 +216,8 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         """Drops the items of a set."""
         self.pop_mark()
 
+    # The unpickler looks up what to do by the byte of each instruction. Those that call, build or
+    # fill objects are the ones above; the rest are the standard library's.
     dispatch |= {
         pickle.REDUCE[0]: load_reduce,
         pickle.NEWOBJ[0]: load_newobj,
@@ -205,6 +226,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         pickle.SETITEMS[0]: load_setitems,
         pickle.ADDITEMS[0]: load_additems,
     }
+    # torch writes none of these. A file that has one is refused as damaged.
     for opcode in (
         pickle.DICT,
         pickle.INST,
@@ -213,7 +235,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         pickle.NEWOBJ_EX,
         pickle.BYTEARRAY8,
     ):
-        del dispatch[opcode[0]]  # torch writes none of them
+        del dispatch[opcode[0]]
 
 
 # Replacements for functions that a file names, with the arguments that the pickle has for them.
@@ -237,9 +259,11 @@ def empty_dict(*_: Any) -> dict[Any, Any]:
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """A file within a zip file, after checking the size it would unpack to.
 
+    The size is checked first: a few bytes of a zip file can unpack to more than the memory holds.
+
     Args:
         archive: The zip file.
-        name: Of the file in it.
+        name: Name of the file in it.
         limit: Bytes that it may unpack to.
     """
     try:
@@ -257,7 +281,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 def read_checkpoint(path: str | Path) -> Any:
     """The plain content of a .pt, .pth, .pth.tar or .safetensors file.
 
-    Nothing of it stays mapped to the file.
+    It is copied into memory, so the file may be replaced or removed later.
     """
     path = Path(path)
     if not path.is_file():

@@ -52,7 +52,7 @@ class ClassTexts:
 
         Args:
             settings: The branch PROMPT.
-            templates: Of the branch and the data set.
+            templates: The templates that the branch and the data set give.
             classnames: K names.
         """
         descriptions = None
@@ -135,7 +135,7 @@ class ClassTexts:
 
         Args:
             backbone: The model.
-            precision: Of the text tower.
+            precision: Precision of the text tower.
         """
         tokens = self.tokens(backbone)
         no_context = torch.empty(1, 0, backbone.width, device=backbone.device)

@@ -117,7 +117,7 @@ def is_sentence(text: str, name: str) -> bool:
 
     Args:
         text: A description.
-        name: Of its class.
+        name: Name of the class that it describes.
     """
     names_class = name.casefold() in text.casefold()
     return names_class or (text[0].isupper() and text.endswith((".", "!", "?")))
@@ -130,7 +130,7 @@ def from_phrase(name: str, phrase: str) -> str:
     begins with an a.
 
     Args:
-        name: Of the class.
+        name: Name of the class.
         phrase: Such as `long legs`.
 
     Example:

@@ -1,9 +1,9 @@
-"""Any text tower, run by its own library: for those that are not causal, where classes share
-nothing.
+"""Any text tower, run by its own library: for those that are not causal.
 
-A tower that attends in both directions mixes the context with each class name, so every prompt runs
-from its first token to its last, padding included where it is attended. The library's own module
-does it; only the output of its token embedding is replaced by one that holds the context.
+A tower that attends in both directions mixes the context with each class name, so classes share no
+computation as in `text_tower`: every prompt runs from its first token to its last, padding included
+where it is attended. The library's own module does it; only the output of its token embedding is
+replaced by one that holds the context.
 """
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ..functional.objectives import unit
 from .numerics import autocast
 from .prompts import ANCHOR, ClassTokenPosition, Tokenizer, reorder_tokens
 
-# That autograd saves per token and layer, in units of the width; attention weights come on top
+# Numbers that autograd saves per token and layer, in units of the width; attention weights come on
+# top.
 SAVED_NUMBERS = 20
 ONE_AT_A_TIME = threading.Lock()  # threads share the module whose embedding is replaced
 
@@ -30,10 +31,11 @@ class GenericText:
 
     # Token ids (N, length) -> features (N, d), not scaled to length 1
     encode: Callable[[Tensor], Tensor]
-    embedding: nn.Embedding  # of `encode`
+    embedding: nn.Embedding  # of the tokens, which `encode` calls
     tokenizer: Tokenizer
     length: int  # tokens of a padded prompt
-    # Whether padding is attended or moves the readout; otherwise prompts end with the longest
+    # Whether padding is attended or moves the readout. Otherwise prompts are only padded to the
+    # longest of them, which is faster.
     keep_padding: bool
     layers: int
     heads: int
@@ -48,6 +50,13 @@ class GenericTower:
         self, text: GenericText, class_tokens: Sequence[Sequence[int]], precision: str = "fp32",
         position: ClassTokenPosition | None = None,
     ) -> None:
+        """
+        Args:
+            text: The library's tower.
+            class_tokens: For each class the tokens after the context, `end` included.
+            precision: In which the tower runs.
+            position: Position of the class names; None = after the context.
+        """
         self.text = text
         self.class_tokens = class_tokens
         self.precision = precision
@@ -58,11 +67,12 @@ class GenericTower:
         length = self.longest
         if text.keep_padding:
             length = text.length
-        self.tokens = self.classes * length
+        self.tokens = self.classes * length  # that run per context, padding included
         width = text.embedding.weight.shape[1]
-        numbers = SAVED_NUMBERS * width + 2 * text.heads * length  # per token and layer
+        # Per token and layer; attention weights are saved before and after the softmax.
+        numbers = SAVED_NUMBERS * width + 2 * text.heads * length
         self.layers = text.layers
-        self.saved_bytes = 4 * self.tokens * self.layers * numbers
+        self.saved_bytes = 4 * self.tokens * self.layers * numbers  # 4 bytes each, as in fp32
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
         """Unit text features of B contexts.
@@ -78,8 +88,8 @@ class GenericTower:
         if context.dim() == 3:
             context = context[:, None].expand(-1, self.classes, -1, -1)  # (B, K, n_ctx, width)
         ids = self.prompt_ids(context.shape[2])  # (K, length)
-        first = len(self.text.tokenizer.start)  # of the context's tokens
-        after = first + context.shape[2]
+        first = len(self.text.tokenizer.start)  # position of the context's first token
+        after = first + context.shape[2]  # position of the class name's first token
         with torch.no_grad():
             # (B, K, length, width)
             words = self.text.embedding(ids).float().expand(batch, -1, -1, -1)
@@ -92,7 +102,7 @@ class GenericTower:
         if noise is not None:
             embedded = embedded + noise[:, None, : embedded.shape[2]]
         # The plain formula of attention, unlike the fused ones, can be differentiated for many
-        # gradients at once.
+        # gradients at once. What a forward hook returns replaces the output of its module.
         with ONE_AT_A_TIME, sdpa_kernel(SDPBackend.MATH), autocast(self.precision, self.device):
             with self.text.embedding.register_forward_hook(lambda *_: embedded.flatten(0, 1)):
                 features = self.text.encode(ids.repeat(batch, 1))
@@ -101,7 +111,8 @@ class GenericTower:
     def prompt_ids(self, n_ctx: int) -> Tensor:
         """Token ids (K, length), with an ordinary word in place of each context token.
 
-        So the library finds padding and the end of the text where they are.
+        The library finds padding and the end of a text by these ids, so they must have the prompt's
+        length. The embeddings of the words are replaced by the context's.
         """
         tokenizer = self.text.tokenizer
         word = tokenizer.encode(ANCHOR)[0]

@@ -65,6 +65,13 @@ class HuggingFaceBackbone(Backbone):
     """
 
     def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
+        """
+        Args:
+            model: A module of transformers, one of MODELS.
+            tokenizer: The tokenizer that transformers has for it.
+            pixels: What its image tower takes.
+            name: For records and messages.
+        """
         config = model.config.text_config
         vision = model.config.vision_config
         self.name = name
@@ -89,9 +96,12 @@ class HuggingFaceBackbone(Backbone):
                 f"with {list(end)}: they do not belong together; {SAVE_AGAIN}"
             )
         # The library reads at the end token or, with an old config, at the largest id.
-        read_token = len(tokenizer) - 1 if eos == OLD_EOS else eos
-        at_end = len(end) == 1 and end[0] == read_token
-        self.packed = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS and at_end
+        read_token = eos
+        if eos == OLD_EOS:
+            read_token = len(tokenizer) - 1
+        is_read_at_end = len(end) == 1 and end[0] == read_token
+        has_plain_layers = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS
+        self.packed = has_plain_layers and is_read_at_end
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """The library's own image features, (N, 3, size, size) -> (N, d)."""
@@ -166,7 +176,7 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
     """The folder's own tokenizer, with its control tokens.
 
     Args:
-        tokenizer: Of transformers.
+        tokenizer: Tokenizer of transformers.
         rows: Tokens in the model's token table; a text with others is refused.
     """
     def encode(text: str) -> list[int]:
@@ -194,8 +204,8 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
     None may ask for code of the folder or of a hub to be run.
 
     Args:
-        folder: Of the model.
-        names: Of the files, the usual one first.
+        folder: Folder of the model.
+        names: Names of the files, the usual one first.
     """
     paths = [folder / name for name in names if (folder / name).is_file()]
     if not paths:
@@ -235,7 +245,7 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     """The preprocessing of the folder's image processor.
 
     Args:
-        folder: Of the model.
+        folder: Folder of the model.
         size: Pixels per side that the image tower takes; another size is refused.
     """
     config = read_json(folder, "preprocessor_config.json", "processor_config.json")

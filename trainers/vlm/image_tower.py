@@ -33,7 +33,7 @@ def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
     """Pixel values as the image tower takes them: (value / 255 − mean) / deviation.
 
     Args:
-        views: From 0 to 255, uint8 or float, (..., 3, H, W).
+        views: Pixel values from 0 to 255, uint8 or float, (..., 3, H, W).
         pixels: The image tower's input.
 
     Returns:
@@ -62,9 +62,9 @@ def encode_views(
 
     Args:
         backbone: The model.
-        views: Of B images, (B, V, 3, H, W) or a tensor (V, 3, H, W) for each; normalised, or pixel
-            values from 0 to 255.
-        precision: Of the image tower.
+        views: Views of B images, (B, V, 3, H, W) or a tensor (V, 3, H, W) for each; normalised, or
+            pixel values from 0 to 255.
+        precision: Precision of the image tower.
         normalised: Whether they are normalised; None = all but uint8, which is always pixel values.
         budget: Views at once, halved when memory runs out; None = as many as fit by their sizes.
         parallel: Whether a CPU computes pieces on several cores. False in a thread that encodes
@@ -73,22 +73,28 @@ def encode_views(
     Returns:
         Features (B, V, d).
     """
-    raw = not normalised
+    has_pixel_values = not normalised
     if normalised is None:
-        raw = views[0].dtype == torch.uint8
+        has_pixel_values = views[0].dtype == torch.uint8
     if budget is None:
         budget = Budget.of_images(backbone)
 
     @torch.no_grad()
     def encode_piece(piece: Sequence[Tensor]) -> Tensor:
         """From tensors (n, 3, H, W) to features (sum of n, d)."""
-        uploaded = [views.to(backbone.device, non_blocking=True) for views in piece]
-        pixels = uploaded[0] if len(uploaded) == 1 else torch.cat(uploaded)
-        pixels = normalise_pixels(pixels, backbone.pixels) if raw else pixels.float()
+        uploaded = [part.to(backbone.device, non_blocking=True) for part in piece]
+        pixels = uploaded[0]
+        if len(uploaded) > 1:
+            pixels = torch.cat(uploaded)
+        if has_pixel_values:
+            pixels = normalise_pixels(pixels, backbone.pixels)
+        else:
+            pixels = pixels.float()
         with autocast(precision, backbone.device):
             return unit(backbone.encode_pixels(pixels))
 
     def encode() -> list[Tensor]:
+        # Divided at each attempt, because running out of memory makes the budget smaller.
         if isinstance(views, Tensor):
             pieces = [[piece] for piece in views.flatten(0, 1).split(budget.views)]
         else:

@@ -51,7 +51,9 @@ def load_clip(
         OpenAI's own module for one of OpenAI's names, the small CLIP and paths; else a Backbone.
     """
     backbone = load_backbone(name, device, expected_hash)
-    return backbone.module if isinstance(backbone, openai.OpenAIBackbone) else backbone
+    if isinstance(backbone, openai.OpenAIBackbone):
+        return backbone.module
+    return backbone
 
 
 @fixed_numerics()

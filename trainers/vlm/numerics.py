@@ -67,20 +67,40 @@ class Numerics:
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """`auto` is fp32 on a CPU and fp16 autocast on a GPU."""
+    """MODEL.PREC as a precision: `auto` is fp32 on a CPU and fp16 autocast on a GPU.
+
+    Args:
+        name: Value of MODEL.PREC.
+        device: Where the model runs.
+    """
     if name != "auto":
         return name
-    return "fp16" if is_gpu(device) else "fp32"
+    if is_gpu(device):
+        return "fp16"
+    return "fp32"
 
 
 def resolve_episodes(setting: int, device: torch.device) -> int:
-    """TTA.EPISODES as a number; 0 (auto) depends on the kind of device."""
+    """TTA.EPISODES as a number; 0 (auto) depends on the kind of device.
+
+    Args:
+        setting: Value of TTA.EPISODES.
+        device: Where the model runs.
+    """
     if setting:
         return setting
-    return EPISODES_ON_GPU if is_gpu(device) else EPISODES_ON_CPU
+    if is_gpu(device):
+        return EPISODES_ON_GPU
+    return EPISODES_ON_CPU
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """In which a tower runs: torch's autocast, or nothing for fp32.
+
+    Args:
+        precision: "fp32", or the type to which autocast rounds: a key of DTYPES.
+        device: Where the tower runs.
+    """
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[precision])
@@ -136,8 +156,11 @@ worker = threading.local()  # `active` in a thread that computes a piece of `in_
 
 @contextmanager
 def fixed_numerics() -> Iterator[None]:
-    """Around all that determines predictions: torch's settings are FIXED, and there is no autocast
-    and no inference mode of the caller's. The caller's settings are restored afterwards."""
+    """Pins torch's settings around all that determines predictions, so that runs agree to the bit.
+
+    The settings are FIXED, and there is no autocast and no inference mode of the caller's. The
+    caller's settings are restored afterwards.
+    """
     with Caller.lock:
         if not Caller.active:
             Caller.settings = TorchSettings.current()

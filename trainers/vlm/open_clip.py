@@ -23,8 +23,9 @@ from .generic_tower import GenericText
 from .prompts import Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, openai_text
 
-# Models with a config of their own, see open_clip's `create_model`
+# How names of models begin whose config lies beside their weights, see open_clip's `create_model`.
 SCHEMAS = ("hf-hub:", "local-dir:")
+# What open_clip's table of weights says about their preprocessing.
 PIXEL_KEYS = ("mean", "std", "interpolation", "resize_mode")
 
 
@@ -47,11 +48,14 @@ class OpenClipBackbone(Backbone):
         else:
             self.embedding = text.token_embedding
         self.pixels = pixels_of(model.visual.preprocess_cfg)
+        # Numbers in the largest activation of one view.
         positions = getattr(model.visual, "positional_embedding", None)
         if positions is None:
-            self.activations = 16 * self.pixels.size**2  # convolutions at half the size
+            # A convolutional tower begins with some 64 channels at half the size: 64 / 2² = 16.
+            self.activations = 16 * self.pixels.size**2
         else:
-            self.activations = 4 * positions.numel()  # the hidden layer of an MLP
+            # The hidden layer of an MLP has four times the width, for each position.
+            self.activations = 4 * positions.numel()
         self.packed = is_plain(text, self.tokenizer, tokenizer)
         if hasattr(text, "output_dim"):
             self.features = text.output_dim
@@ -64,8 +68,10 @@ class OpenClipBackbone(Backbone):
 
     @cached_property
     def text(self) -> TextWeights | GenericText:  # type: ignore[override]
-        """Bidirectional towers and CoCa's attend to the padding or are read after it; BERT's mask
-        it.
+        """The text tower: its tensors if the packed tower computes the same, else the module.
+
+        Of the modules, bidirectional ones and CoCa's attend to the padding or are read after it;
+        BERT's mask it.
         """
         text = self.text_module
         if self.packed:
@@ -80,13 +86,13 @@ class OpenClipBackbone(Backbone):
             layers = len(text.transformer.resblocks)
             heads = text.transformer.resblocks[0].attn.num_heads
         return GenericText(
-            self.module.encode_text,
-            self.embedding,
-            self.tokenizer,
-            self.context_length,
-            not is_masked,
-            layers,
-            heads,
+            encode=self.module.encode_text,
+            embedding=self.embedding,
+            tokenizer=self.tokenizer,
+            length=self.context_length,
+            keep_padding=not is_masked,
+            layers=layers,
+            heads=heads,
         )
 
 
@@ -100,12 +106,12 @@ def is_plain(text: Any, ours: Tokenizer, tokenizer: Any) -> bool:
 
     Args:
         text: The library's text tower.
-        ours: Its tokenizer as ours, which knows the end token.
-        tokenizer: The library's own.
+        ours: Our form of its tokenizer, which knows the end token.
+        tokenizer: The library's tokenizer.
     """
     if is_hugging_face(text) or text.attn_mask is None:
         return False
-    if getattr(text, "cls_emb", None) is not None:
+    if getattr(text, "cls_emb", None) is not None:  # a token after the end, which CoCa reads
         return False
     if text.text_projection is None or len(ours.end) != 1:
         return False
@@ -123,7 +129,7 @@ def is_plain(text: Any, ours: Tokenizer, tokenizer: Any) -> bool:
 
 
 def is_plain_layer(block: Any) -> bool:
-    """A pre-norm layer with one attention, one MLP and nothing between."""
+    """Whether a layer is pre-norm, with one attention, one MLP and nothing between."""
     parts = dict(block.named_children())
     for name in ("ls_1", "ls_2"):  # factors on the outputs, an identity where there are none
         scaling = parts.pop(name, nn.Identity())
@@ -148,8 +154,10 @@ def activation_of(block: Any) -> str:
 
 
 def our_tokenizer(tokenizer: Any) -> Tokenizer:
-    """open_clip's tokenizers, its own one and those of transformers, each with its way of cleaning
-    a text.
+    """Our form of open_clip's tokenizers: its own, and those of transformers.
+
+    Each cleans a text in its way. Which tokens start, end and pad a text is read off from an
+    encoded letter, `[start] a [end] [pad] [pad] …`, because no attribute of theirs says it.
     """
     (row,) = tokenizer(["a"]).tolist()
     pad = row[-1]
@@ -168,12 +176,13 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
     def encode(text: str) -> list[int]:
         return list(inner(tokenizer.clean_fn(text), add_special_tokens=False).input_ids)
 
+    # The token for unknown words stands for text, so it is no control token.
     control = [token for token in inner.all_special_ids if token != inner.unk_token_id]
     return Tokenizer.around(encode, row, pad, control, lambda token: inner.decode([token]))
 
 
 def pixels_of(config: dict[str, Any]) -> Pixels:
-    """From the preprocessing that open_clip stores with every model."""
+    """The image tower's input, from the preprocessing that open_clip stores with every model."""
     size = config["size"]
     if not isinstance(size, Sequence):
         size = (size, size)
@@ -183,14 +192,17 @@ def pixels_of(config: dict[str, Any]) -> Pixels:
             f"this backbone takes images of {width} x {height} pixels: only squares are supported"
         )
     return Pixels(
-        width, config["mean"], config["std"], config["resize_mode"], config["interpolation"]
+        size=width,
+        mean=config["mean"],
+        std=config["std"],
+        resize=config["resize_mode"],
+        interpolation=config["interpolation"],
     )
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model of open_clip with its weights, and their settings that a weight file does not state.
-    """
+    """A model of open_clip, its weights, and what a weight file does not state about them."""
 
     model: str  # one of open_clip's configs, or a schema and what follows it
     tag: str  # of weights that open_clip knows
@@ -206,7 +218,7 @@ def library() -> ModuleType:
 
 
 def explained(name: str) -> AbstractContextManager[None]:
-    """Errors of the library, while it loads a model, become one line with a remedy."""
+    """Turns errors of the library, while it loads a model, into one line with a remedy."""
     return library_errors(
         f"open_clip cannot load {name}",
         "correct the name, or, if the download failed, fetch the "
@@ -215,8 +227,10 @@ def explained(name: str) -> AbstractContextManager[None]:
 
 
 def refuse_code(model: str) -> None:
-    """transformers, which open_clip uses, can run code from a model's folder, or ask whether it
-    should: refused.
+    """Refuses models that come with code of their own.
+
+    transformers, which open_clip uses, can run code from a model's folder, or ask whether it
+    should.
     """
     text = (library().get_model_config(model) or {}).get("text_cfg", {})
     if text.get("tokenizer_kwargs", {}).get("trust_remote_code"):
@@ -231,15 +245,19 @@ def refuse_code(model: str) -> None:
 
 
 def find_source(name: str) -> Source:
-    """`MODEL/TAG`, `MODEL@FILE`, `MODEL/TAG@FILE`, `hf-hub:ORG/NAME` or `local-dir:FOLDER`.
+    """The model and the weights that a name means.
 
     A file does not state activation and pixels: they are those of the tag or, without a tag, of all
     known weights, if these agree.
+
+    Args:
+        name: `MODEL/TAG`, `MODEL@FILE`, `MODEL/TAG@FILE`, `hf-hub:ORG/NAME` or `local-dir:FOLDER`.
     """
     if name.startswith(SCHEMAS):
         with explained(name):
             config = library().get_model_config(name) or {}
-        return Source(name, "", "", bool(config.get("quick_gelu")), {})
+        quick_gelu = bool(config.get("quick_gelu"))
+        return Source(model=name, tag="", file="", quick_gelu=quick_gelu, pixels={})
     model, _, file = name.partition("@")
     model, _, tag = model.partition("/")
     config = library().get_model_config(model)
@@ -250,7 +268,7 @@ def find_source(name: str) -> Source:
         )
     if file and not Path(file).is_file():
         raise WeightsError(f"no weight file at {file}")
-    known = {}
+    known = {}  # of each tag: its source, or that of the file with the tag's settings
     for known_tag in library().list_pretrained_tags_by_model(model):
         table = library().get_pretrained_cfg(model, known_tag)
         pixels = {key: table[key] for key in PIXEL_KEYS if key in table}
@@ -276,7 +294,8 @@ def find_source(name: str) -> Source:
         )
     if known:
         return next(iter(known.values()))
-    return Source(model, "", file, bool(config.get("quick_gelu")), {})
+    quick_gelu = bool(config.get("quick_gelu"))
+    return Source(model=model, tag="", file=file, quick_gelu=quick_gelu, pixels={})
 
 
 def local_file(source: Source) -> Path:
@@ -321,7 +340,13 @@ def load(name: str, device: torch.device) -> OpenClipBackbone:
 
 
 def weights_hash(name: str) -> str:
-    """A hash of the weights and of all that open_clip knows about them."""
+    """A hash of the weights and of all that open_clip knows about them.
+
+    Activation and pixels change predictions as the weights do, so they belong to it.
+
+    Args:
+        name: As for `find_source`.
+    """
     source = find_source(name)
     with explained(name):
         settings = {

@@ -132,8 +132,8 @@ def metadata_in(path: Path, content: object) -> dict[str, str]:
     """What a checkpoint says about how it was made.
 
     Args:
-        path: Of the checkpoint. That of a safetensors file is in its header.
-        content: Of any other file.
+        path: The checkpoint. A safetensors file says it in its header.
+        content: Content of the checkpoint, where other files say it.
     """
     stored: Mapping[str, object] = {}
     if path.suffix == ".safetensors":
@@ -191,7 +191,7 @@ def refuse_other_methods(path: str | Path, tensors: Mapping[str, Tensor]) -> Non
     """Refuses checkpoints of other Dassl methods: the context alone is not what they learnt.
 
     Args:
-        path: Of the checkpoint, for the message.
+        path: The checkpoint, for the message.
         tensors: All its tensors by name.
     """
     for part, method in OTHERS.items():
@@ -227,7 +227,7 @@ def load_context(
         name: Path of the checkpoint, or the name of an embedded prompt.
         backbone: The model.
         class_tokens: For each class the tokens after the context.
-        position: Of the class name in the prompt.
+        position: Position of the class name in the prompt.
         expected_hash: An earlier `prompt_hash` that the file must still have; "" = any.
         dataset: The registered data set that the prompt is used on; "" = none.
 
@@ -257,10 +257,10 @@ def check_context(path: Path, stored: StoredPrompt, backbone: Backbone, position
     """Refuses a context of another position of class names, another shape, or not finite.
 
     Args:
-        path: Of the checkpoint, for messages.
+        path: The checkpoint, for messages.
         stored: Its content.
         backbone: The model that it is used with.
-        position: Of the class name in the prompt.
+        position: Position of the class name in the prompt.
     """
     stored_position = stored.metadata.get(POSITION, "")
     if stored_position and stored_position != position:
@@ -294,7 +294,7 @@ def check_classes(
     CoOp's files also hold the embeddings of the class names.
 
     Args:
-        path: Of the checkpoint, for messages.
+        path: The checkpoint, for messages.
         stored: Its content.
         backbone: The model that it is used with.
         class_tokens: For each class the tokens after the context.
@@ -320,7 +320,7 @@ def warn_of_other_backbone(path: Path, stored: StoredPrompt, backbone: Backbone)
     file.
 
     Args:
-        path: Of the checkpoint, for the message.
+        path: The checkpoint, for the message.
         stored: Its content.
         backbone: The model that it is used with.
     """
@@ -374,7 +374,7 @@ def write_checkpoint(
     """Saves a context so that CoOp's own code reads it.
 
     Args:
-        path: Of the checkpoint.
+        path: The checkpoint.
         context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
         backbone: The model that it was learnt with.
         class_tokens: Tokens of the class names, which CoOp's files have too.
@@ -404,7 +404,7 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
     """Where CoOp saves the prompt of an epoch.
 
     Args:
-        run_folder: Of the run.
+        run_folder: Folder of the run.
         epoch: The last epoch of the training.
     """
     return run_folder / FOLDER / f"model.pth.tar-{epoch}"

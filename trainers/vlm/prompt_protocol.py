@@ -13,14 +13,16 @@ from pathlib import Path
 from ..config.names import path_safe, short_hash
 from ..registry import method_key
 
+# Such as `2shots`, `2-shot`, `num_shots_2` or `shots2`.
 SHOTS = re.compile(
     r"(?i)(\d+)[-_ ]?shots?(?![a-z])|(?<![a-z])num_shots[-_](\d+)|(?<![a-z])shots?[-_]?(\d+)"
 )
-SEED = re.compile(r"(?i)(?<![a-z0-9])(seed[-_]?)\d+(?!\d)")
+SEED = re.compile(r"(?i)(?<![a-z0-9])(seed[-_]?)(\d+)(?!\d)")  # such as `seed1`
 CHECKPOINT = re.compile(r"model(-best)?\.pth\.tar(-\d+)?$")
 PROMPT_FOLDER = "prompt_learner"
 PATH_PARTS = 5  # the last parts of a path that may say how a prompt was made
 METHODS = ("CoOp", "KgCoOp", "ProGrad", "FPP")  # that write prompts in CoOp's format
+DEFAULT_METHOD = "CoOp"  # where a path says the shots but no method
 # What CoOp's folders and files say besides: `vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed1`.
 EPOCHS = re.compile(r"(?<![a-z])ep(\d+)(?!\d)|model\.pth\.tar-(\d+)$")
 POSITION = re.compile(r"(?<![a-z])ctp(end|middle|front)")
@@ -56,9 +58,9 @@ def prompt_protocol(
     """The protocol of a learnt prompt.
 
     Args:
-        path: Of the checkpoint, or the name of an embedded prompt.
+        path: The checkpoint, or the name of an embedded prompt.
         label: PROMPT.LABEL, which wins if it is not empty.
-        metadata: Of the checkpoint: method, shots, epochs, n_ctx, as far as it has them.
+        metadata: What the checkpoint says: method, shots, epochs, n_ctx, as far as it has them.
         dataset_names: Names that the data set has in paths.
     """
     if label:
@@ -90,13 +92,16 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
     files lie, not how they were made.
 
     Args:
-        path: Of the checkpoint, or the name of an embedded prompt.
+        path: The checkpoint, or the name of an embedded prompt.
         dataset_names: Names that the data set has in paths.
     """
     names = {method_key(name) for name in dataset_names}
     parts = []
     for part in folders_of(path):
-        parts.append("*" if method_key(part) in names else SEED.sub(r"\1*", part))
+        if method_key(part) in names:
+            parts.append("*")
+        else:
+            parts.append(SEED.sub(r"\1*", part))
     method = method_in(parts)
     known = [part for part in parts if "*" not in part]
     shots = last_number(SHOTS, known)
@@ -106,8 +111,10 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
     if epoch != last_number(EPOCHS, known) and epoch:
         text += f"/epoch {epoch}"
     if shots:
-        return PromptProtocol(text=text, label=shots_label(method or METHODS[0], shots))
-    label = Path(known[-1]).name.split(".")[0] if known else "learnt prompt"
+        return PromptProtocol(text=text, label=shots_label(method or DEFAULT_METHOD, shots))
+    label = "learnt prompt"
+    if known:
+        label = Path(known[-1]).name.split(".")[0]
     return PromptProtocol(text=text, label=label)
 
 
@@ -121,7 +128,9 @@ def text_of_parts(parts: Sequence[str], method: str) -> str:
         parts: The last parts, seed and data set replaced by `*`.
         method: The method that one of them is named after; "" = none.
     """
-    first = len(parts) - 1  # at least the name of the file
+    first = len(parts) - 1  # the part from which on the path is given; at least its last one
+    # From the file up: the protocol begins at the folder of the method, otherwise at the highest
+    # folder that names a seed, a data set or a number of shots.
     for position, part in reversed(list(enumerate(parts))):
         if method and is_of_method(part, method):
             return "/".join(parts[position:])
@@ -142,11 +151,11 @@ def metadata_of_path(path: str) -> dict[str, str]:
     shots = last_number(SHOTS, parts)
     metadata = {}
     if shots:
-        metadata["method"] = method_in(parts) or METHODS[0]
+        metadata["method"] = method_in(parts) or DEFAULT_METHOD
         metadata["shots"] = shots
-    seed = last_number(re.compile(r"(?i)(?<![a-z0-9])seed[-_]?(\d+)(?!\d)"), parts)
-    if seed:
-        metadata["seed"] = seed
+    for part in parts:
+        for seed in SEED.finditer(part):
+            metadata["seed"] = seed[2]
     epochs = last_number(EPOCHS, [*parts, Path(path).name])
     if epochs:
         metadata["epochs"] = epochs
@@ -160,6 +169,7 @@ def metadata_of_path(path: str) -> dict[str, str]:
 def folders_of(path: str) -> list[str]:
     """The last parts of a path that may say how a prompt was made."""
     parts = []
+    # Two more than are wanted: `prompt_learner` and the checkpoint's own name are left out.
     for part in Path(path).parts[-PATH_PARTS - 2 :]:
         if part != PROMPT_FOLDER and not CHECKPOINT.search(part):
             parts.append(part)
@@ -189,7 +199,7 @@ def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
     """The number that a pattern matches last.
 
     Args:
-        pattern: With one group or several, of which one is the number.
+        pattern: A pattern with one group or several, of which one is the number.
         parts: Parts of a path, searched in their order.
 
     Returns:
@@ -203,12 +213,14 @@ def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
 
 
 def shots_label(method: str, shots: str) -> str:
-    """Such as `CoOp 2 shots`.
+    """A method with its number of shots, such as `CoOp 2 shots`.
 
     Args:
-        method: Its label.
-        shots: Images per class; "-1" or "all" = all training images.
+        method: The method's label.
+        shots: Training images per class; "-1" or "all" = all training images.
     """
     if shots in ("-1", "all"):
         return f"{method} all images"
-    return f"{method} {shots} shot" if shots == "1" else f"{method} {shots} shots"
+    if shots == "1":
+        return f"{method} 1 shot"
+    return f"{method} {shots} shots"

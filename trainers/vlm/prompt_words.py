@@ -15,7 +15,7 @@ from .backbone import Backbone
 from .loading import load_backbone
 from .prompt_files import prompt_file, read_context
 
-AT_ONCE = 64  # vectors compared with the whole vocabulary together
+AT_ONCE = 64  # vectors compared with the whole vocabulary together; bounds memory
 CAVEAT = (
     "Nearest tokens rarely mean anything: a context vector may lie far from all of them, and the "
     "text tower reads the vectors together, not one by one."
@@ -33,7 +33,7 @@ class NearestWords:
 
     @property
     def cells(self) -> list[str]:
-        """For a table."""
+        """Two cells of a table, such as `cat 0.52, dog 0.48`: by cosine and by distance."""
         cells = []
         for nearest in (self.by_cosine, self.by_distance):
             cells.append(", ".join(f"{word} {value:.2f}" for word, value in nearest))
@@ -45,9 +45,12 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
     """The tokens of the vocabulary that are nearest to each vector, control tokens left out.
 
     Args:
-        context: (n, width).
-        backbone: The model that it was learnt with.
+        context: The vectors, (n, width).
+        backbone: The model that they were learnt with.
         count: Tokens per vector.
+
+    Returns:
+        The tokens of each of the n vectors.
     """
     embedding = getattr(backbone, "embedding", None)
     decode = backbone.tokenizer.decode
@@ -71,6 +74,7 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
         best = scores.topk(min(count, len(table) - len(left_out)))
         words = []
         for token, score in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            # A token may be a part of a letter, or only a space, which cannot be shown.
             word = one_line(decode(token), 40).strip() or f"token {token}"
             words.append((word, score))
         return words

@@ -58,7 +58,7 @@ class PromptedCLIP:
         """
         Args:
             classnames: K names.
-            encoder: Of these classes.
+            encoder: Text features of these classes as a function of the context.
             context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
             texts: Replace the features of context and class names, for methods that do not change
                 the context.
@@ -73,13 +73,20 @@ class PromptedCLIP:
         (prompt_text,) = retry_on_oom(
             self.budget.halve_classes, encoder.text, self.context[None])
         check_distinct(prompt_text, encoder.class_tokens)
-        self.text = prompt_text if texts is None else texts.unit
-        self.zero_shot_text = self.text if zero_shot_text is None else zero_shot_text
-        self.lengths: Tensor | float = 1.0 if texts is None else texts.lengths
+        self.text: Tensor = prompt_text
+        self.lengths: Tensor | float = 1.0
+        if texts is not None:
+            self.text = texts.unit
+            self.lengths = texts.lengths
+        self.zero_shot_text = self.text
+        if zero_shot_text is not None:
+            self.zero_shot_text = zero_shot_text
         self.scale: Tensor = self.backbone.logit_scale.exp().detach() * self.lengths
         self.first_of_name = self.find_first_of_name()
         self.jacobian: Tensor | None = None
-        self.backward: dict[int, Callable[[Tensor], Tensor]] = {}  # by classes at once
+        # Maps gradients of the text features to the context's, by the number of classes at once.
+        # It holds the graph of one pass through the text tower, see `gradient`.
+        self.backward: dict[int, Callable[[Tensor], Tensor]] = {}
 
     @classmethod
     def from_settings(
@@ -92,7 +99,7 @@ class PromptedCLIP:
             cfg: The settings: the context's words or file, the position of the class names, pixels.
             backbone: The model.
             classnames: K names.
-            precision: Of the text tower.
+            precision: Precision of the text tower.
             texts: Templates and descriptions in place of PROMPT.CTX_INIT; None = none.
             prompt_hash: What the file MODEL.INIT_WEIGHTS must still have; "" = anything.
         """
@@ -138,9 +145,9 @@ class PromptedCLIP:
         return other
 
     def find_first_of_name(self) -> list[int] | None:
-        """See `first_of_name`."""
+        """For each class the first one of its name, see the attribute `first_of_name`."""
         if self.context.dim() == 3:
-            return None  # contexts of their own distinguish classes of one name
+            return None  # class-specific contexts distinguish classes of one name
         tokens = self.encoder.class_tokens if self.texts is None else self.texts.tokens
         first = first_of_equal(tokens)
         if len(set(first)) == len(first):
@@ -176,9 +183,12 @@ class PromptedCLIP:
             (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
         """
         if self.jacobian is not None:
-            # (K, B, n_ctx · width); reads the Jacobian in place
-            by_class = grad_text.transpose(0, 1) @ self.jacobian
-            gradient = by_class.transpose(0, 1) if self.context.dim() == 3 else by_class.sum(0)
+            # One product for each class: the Jacobian, which is large, is read where it lies.
+            by_class = grad_text.transpose(0, 1) @ self.jacobian  # (K, B, n_ctx · width)
+            if self.context.dim() == 3:
+                gradient = by_class.transpose(0, 1)
+            else:
+                gradient = by_class.sum(0)  # all classes share the context
             return gradient.unflatten(-1, self.context.shape[-2:])
         classes = self.budget.classes
         if classes not in self.backward:
@@ -196,7 +206,7 @@ def first_of_equal(class_tokens: Sequence[Sequence[int]]) -> list[int]:
 def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
     """Refuses equal features of classes whose names have different tokens.
 
-    Such a text tower does not read the names.
+    A text tower that gives such features does not read the names.
 
     Args:
         text: Features, (K, d).
@@ -204,8 +214,10 @@ def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
     """
     classes = torch.tensor(sorted(set(first_of_equal(class_tokens))), device=text.device)
     distinct = text[classes]
+    # Equal features have equal projections on any vector. Sorted by a projection they are
+    # neighbours, so K comparisons do instead of one for each pair of classes.
     weights = torch.linspace(1, 2, text.shape[1], dtype=torch.double, device=text.device)
-    order = (distinct.double() @ weights).argsort()  # equal features are neighbours
+    order = (distinct.double() @ weights).argsort()
     equal = (distinct[order[1:]] - distinct[order[:-1]]).abs().amax(1) < EQUAL
     if not text.is_meta and equal.any():  # meta tensors have no values
         first = int(equal.int().argmax())

@@ -89,7 +89,12 @@ def clean_name(text: str) -> str:
 
 
 def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """For each class the tokens after the context: its name, a full stop, the end token."""
+    """For each class the tokens after the context: its name, a full stop, the end token.
+
+    Args:
+        classnames: K names.
+        tokenizer: Tokenizer of the model.
+    """
     if not classnames:
         raise DataError("no class names: a data set needs at least one class")
     tokens = []
@@ -107,7 +112,7 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
 
     Args:
         classnames: K names.
-        tokens: Of each name, or of each class's texts.
+        tokens: Tokens of each name, or of each class's texts.
     """
     if len(classnames) == 1:
         logger.warning("there is only one class, '%s': every image gets it, with confidence 1",
@@ -140,7 +145,7 @@ class ClassTokenPosition:
         Args:
             name: END, MIDDLE or FRONT.
             classnames: K names.
-            tokenizer: Of the model.
+            tokenizer: Tokenizer of the model.
 
         Returns:
             None for the end, which is the towers' own order.

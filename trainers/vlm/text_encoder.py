@@ -31,8 +31,8 @@ class TextEncoder:
         Args:
             backbone: The model.
             class_tokens: For each class the tokens after the context, `end` included.
-            precision: Of the text tower.
-            position: Of the class names; None = after the context.
+            precision: Precision of the text tower.
+            position: Position of the class names; None = after the context.
             budget: Classes at once; None = as many as fit by their sizes.
             steps: Gradient steps of an episode, for this budget.
         """
@@ -99,7 +99,7 @@ class TextEncoder:
 
         Args:
             context: (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
-            number: Of the group.
+            number: Number of the group.
         """
         if context.dim() != 4:
             return context
@@ -138,7 +138,7 @@ class TextEncoder:
 
         Args:
             context: B contexts, as in `text`.
-            number: Of the group.
+            number: Number of the group.
 
         Returns:
             A leaf for the context, and the features (B, k, d) as a function of it.
@@ -152,6 +152,11 @@ class Groups:
     """The text towers of groups of `size` classes; the last group may be smaller."""
 
     def __init__(self, size: int, towers: list[Tower]) -> None:
+        """
+        Args:
+            size: Classes of a group.
+            towers: The text tower of each group, in the order of the classes.
+        """
         self.size = size
         self.towers = towers
 
@@ -172,6 +177,7 @@ def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tens
     Returns:
         Gradients of the context, with a first dimension B.
     """
+    # The greatest number of each gradient; one that is all zeros must not be divided by 0.
     size = grad_text.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad_text.dtype).tiny)
     factor = torch.exp2(-torch.log2(size).floor())
     scaled = grad_text * factor[:, None, None]

@@ -27,7 +27,7 @@ from ..functional.objectives import unit
 from .numerics import autocast, is_gpu
 from .prompts import ClassTokenPosition, reorder_tokens
 
-SAVED_NUMBERS = 22  # that autograd saves per token and layer, in units of the width
+SAVED_NUMBERS = 22  # numbers that autograd saves per token and layer, in units of the width
 SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)
 QUICK_GELU = "quick_gelu"
 GELU = "gelu"
@@ -40,22 +40,22 @@ Affine = tuple[Tensor, Tensor | None]  # weight (out, in), or (width,) of a norm
 
 @dataclass(frozen=True)
 class Layer:
-    """A pre-norm transformer layer."""
+    """A pre-norm transformer layer: x + attention(norm_1(x)), then x + mlp(norm_2(x))."""
 
     norm_1: Affine
     qkv: Affine  # (3 · width, width): queries, keys and values in one matrix
-    out: Affine
+    out: Affine  # (width, width), after the attention
     norm_2: Affine
-    fc1: Affine
-    fc2: Affine
+    fc1: Affine  # (4 · width, width) as a rule
+    fc2: Affine  # back to the width
 
 
 @dataclass(frozen=True)
 class TextWeights:
     """The tensors of a causal text transformer that is read at the last token of a prompt.
 
-    Whichever library built it. A transformer with other layers, another mask or another readout
-    runs in `generic_tower` instead.
+    It does not matter which library built it. A transformer with other layers, another mask or
+    another readout runs in `generic_tower` instead.
     """
 
     embedding: nn.Embedding
@@ -63,10 +63,10 @@ class TextWeights:
     layers: tuple[Layer, ...]
     heads: int
     activation: str
-    eps: float  # of all norms
+    eps: float  # added to the variance, in all norms
     final_norm: Affine
     projection: Affine  # (width, d), and a bias (d,) or None
-    start: tuple[int, ...]
+    start: tuple[int, ...]  # control tokens at the start of a prompt
 
 
 def affine(module: Any) -> Affine:
@@ -143,7 +143,7 @@ class Layout:
             lengths: Own tokens of each prompt.
             padded: The same with padding.
             shared: Tokens that all prompts begin with.
-            device: Of the masks.
+            device: Device of the masks.
         """
         blocks = []
         ends = []
@@ -151,11 +151,11 @@ class Layout:
         first = 0
         while first < len(lengths):
             length = padded[first]
-            prompts = padded.count(length)
+            prompts = padded.count(length)  # ascending, so all of this length are neighbours
             real = lengths[first : first + prompts]
             blocks.append(make_block(real, length, shared, device))
-            for number in real:
-                ends.append(first_token + number - 1)
+            for own_tokens in real:
+                ends.append(first_token + own_tokens - 1)
                 first_token += length
             first += prompts
         beginning = None
@@ -187,7 +187,7 @@ def make_block(lengths: Sequence[int], length: int, shared: int, device: torch.d
         lengths: Own tokens of each prompt.
         length: The same for all with padding.
         shared: Tokens that all prompts begin with.
-        device: Of the masks.
+        device: Device of the masks.
     """
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     after_end = torch.arange(length) >= torch.tensor(lengths)[:, None]  # (prompts, length)
@@ -212,7 +212,7 @@ def pad_lengths(lengths: Sequence[int], most_blocks: int) -> list[int]:
     """Lengths for at most `most_blocks` blocks, with as little padding as possible.
 
     Args:
-        lengths: In ascending order.
+        lengths: Lengths of prompts in ascending order.
         most_blocks: How many different lengths the result has at most.
 
     Returns:
@@ -220,7 +220,8 @@ def pad_lengths(lengths: Sequence[int], most_blocks: int) -> list[int]:
     """
     distinct = sorted(set(lengths))
     counts = [lengths.count(length) for length in distinct]
-    # The fewest tokens of the first n distinct lengths in at most b blocks, and where the last of
+    # Dynamic programming, because trying all ways to divide many lengths would take too long. The
+    # fewest tokens of the first n distinct lengths in at most b blocks, and where the last of
     # these blocks begins. With one block more, the last block may begin at any length.
     fewest: list[float] = [0, *[torch.inf] * len(distinct)]
     begins: list[list[int]] = []
@@ -255,10 +256,10 @@ class TextTower:
     ) -> None:
         """
         Args:
-            weights: Of the transformer.
+            weights: The transformer's tensors.
             class_tokens: For each class the tokens after the context, `end` included.
             precision: In which it runs.
-            position: Of the class names; None = after the context.
+            position: Position of the class names; None = after the context.
         """
         self.weights = weights
         self.precision = precision
@@ -275,18 +276,19 @@ class TextTower:
         self.tokens = sum(self.padded)  # that run per context, padding included
         self.layers = len(weights.layers)
         width = weights.positions.shape[1]
-        self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * width * self.layers
-        # Of each token within its class's own tokens.
+        self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * width * self.layers  # 4 for fp32
+        # Position of each token within its class's own tokens.
         offsets = [torch.arange(length) for length in self.padded]
         self.offsets = torch.cat(offsets).to(self.device)
         packed_tokens: list[int] = []
         for k, length in zip(order, self.padded, strict=True):
             tokens = class_tokens[k]
+            # Any token will do: the transformer is causal, so nothing sees what follows the end.
             padding = [tokens[-1]] * (length - len(tokens))
             packed_tokens += [*tokens, *padding]
         with torch.no_grad():
             start = torch.tensor(weights.start, dtype=torch.long, device=self.device)
-            self.start = weights.embedding(start).float()  # (1, width)
+            self.start = weights.embedding(start).float()  # (tokens at the start, width)
             packed = torch.tensor(packed_tokens, device=self.device)
             self.embeddings = weights.embedding(packed).float()  # (tokens of all classes, width)
         self.layouts: dict[tuple[int, int], Layout] = {}
@@ -317,10 +319,11 @@ class TextTower:
             for layer in layers:
                 x = x + attention(weights, layer, x, layout)
                 x = x + mlp(weights, layer, x)
+            # The output is read at the ends alone, so the last layer computes only those.
             at_end = x.index_select(1, layout.ends)  # (B, K, width)
             at_end = at_end + attention(weights, last, x, layout, at_end=True)
             at_end = at_end + mlp(weights, last, at_end)
-            projection, bias = weights.projection
+            projection, bias = weights.projection  # (width, d), (d,)
             at_end = F.layer_norm(at_end, at_end.shape[-1:], *weights.final_norm, weights.eps)
             text = at_end @ projection
             if bias is not None:
@@ -404,18 +407,21 @@ def mlp(weights: TextWeights, layer: Layer, x: Tensor) -> Tensor:
     saves passes over the largest tensor of the tower.
 
     Args:
-        weights: Of the transformer.
+        weights: The transformer, for its activation and the ε of its norms.
         layer: One of its layers.
-        x: (B, T, width).
+        x: The packed sequence (B, T, width), or its tokens at the ends (B, K, width).
     """
     x = F.layer_norm(x, x.shape[-1:], *layer.norm_2, weights.eps)
     weight_1, bias_1 = layer.fc1
     weight_2, bias_2 = layer.fc2
     if weights.activation != QUICK_GELU:
-        kind = "tanh" if weights.activation == TANH_GELU else "none"
+        kind = "none"
+        if weights.activation == TANH_GELU:
+            kind = "tanh"
         hidden = F.gelu(F.linear(x, weight_1, bias_1), approximate=kind)
         return F.linear(hidden, weight_2, bias_2)
     assert bias_1 is not None and bias_2 is not None  # every library's transformers have both
+    # hidden = c · (x W₁ᵀ + b₁), then silu(hidden) W₂ᵀ / c + b₂.
     hidden = torch.addmm(bias_1, x.flatten(0, 1), weight_1.T, beta=SLOPE, alpha=SLOPE)
     out = torch.addmm(bias_2, F.silu(hidden), weight_2.T, alpha=1 / SLOPE)
     return out.unflatten(0, x.shape[:2])
@@ -427,10 +433,10 @@ def attention(
     """Causal self-attention within each prompt of the packed sequence.
 
     Args:
-        weights: Of the transformer.
+        weights: The transformer, for its heads and the ε of its norms.
         layer: One of its layers.
         x: The packed sequence (B, T, width).
-        layout: Of the sequence.
+        layout: Where in the sequence the prompts lie.
         at_end: Only the outputs at the prompts' ends are wanted.
 
     Returns:
@@ -466,8 +472,8 @@ def attend(
     Args:
         block: The prompts.
         q: (B, heads, prompts, length, d), or (B, heads, prompts, 1, d) of the ends.
-        k: Of the prompts' own tokens, (B, heads, prompts, length, d).
-        v: As `k`.
+        k: Keys of the prompts' own tokens, (B, heads, prompts, length, d).
+        v: Values of the prompts' own tokens, of the same shape.
         shared: Keys and values of the shared tokens, (B, heads, shared, d) each; None = there are
             none.
         at_end: Whether the queries are those of the ends.
@@ -475,6 +481,8 @@ def attend(
     Returns:
         (B, heads, prompts · queries, d).
     """
+    # Fused attention saves a GPU memory and launches. It is used where no gradient is needed: it
+    # cannot be differentiated for many gradients at once.
     if is_gpu(q.device) and not torch.is_grad_enabled():
         return attend_fused(block, q, k, v, shared, at_end)
     prompts = q.shape[2]
@@ -482,12 +490,15 @@ def attend(
     length = k.shape[3]
     q = q * q.shape[-1] ** -0.5
     scores = q @ k.mT
+    # The last token of a prompt may see all others, but not the padding behind it.
     hidden = block.padding if at_end else block.future
     if hidden is not None:
         scores = scores.masked_fill(hidden, -torch.inf)
     if shared is None:
         return (scores.softmax(-1).to(v.dtype) @ v).flatten(2, 3)
     shared_k, shared_v = shared
+    # All prompts have the same shared keys and values, so these are not copied for each prompt: the
+    # scores are computed apart, then one softmax runs over both.
     shared_scores = (q.flatten(2, 3) @ shared_k.mT).unflatten(2, (prompts, queries))
     weights = torch.cat([shared_scores, scores], dim=-1).softmax(-1).to(v.dtype)
     shared_weights, own_weights = weights.split([shared_k.shape[2], length], dim=-1)

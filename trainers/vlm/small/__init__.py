@@ -5,9 +5,15 @@ CARD = Path(__file__).with_name("SMALL_CLIP.md")
 
 
 def card_results(dataset: str) -> dict[str, dict[str, float]]:
-    """The results on the card in percent, as {method: {metric: mean over seeds}}; empty for a data
-    set without any.
+    """The small CLIP's results on a data set, as its card states them.
+
+    Args:
+        dataset: As the card's table is headed, such as `LandCover`.
+
+    Returns:
+        Percent, as {method: {metric: mean over seeds}}; empty for a data set without a table.
     """
+    # The table from the first cells of its header to the empty line after it.
     card = CARD.read_text(encoding="utf-8")
     table = card.partition(f"| {dataset} | accuracy | ECE |")[2].partition("\n\n")[0]
     results = {}

@@ -84,7 +84,7 @@ def training_tiles(count: int, seed: int) -> tuple[Tensor, np.ndarray, np.ndarra
 
     Args:
         count: Number N of tiles.
-        seed: Of the draw.
+        seed: Seed of the draw.
 
     Returns:
         Images (N, SIZE, SIZE, 3) uint8, and the indices of their classes and of their conditions,
@@ -181,7 +181,7 @@ def encode_captions(model: CLIP, tokens: Tensor) -> Tensor:
 
     Args:
         model: The small CLIP in training.
-        tokens: Of `caption_tokens`, (N, length).
+        tokens: What `caption_tokens` returns, (N, length).
 
     Returns:
         Features, not of unit length, (N, d).
@@ -219,7 +219,12 @@ def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor
 
 
 def make_optimizer(model: CLIP, settings: Settings) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices alone and a lower rate for the token embeddings."""
+    """AdamW with weight decay on matrices alone and a lower rate for the token embeddings.
+
+    Args:
+        model: The small CLIP in training.
+        settings: Rates and weight decay.
+    """
     matrices = []
     vectors = []
     for name, parameter in model.named_parameters():
@@ -298,7 +303,7 @@ def calibrated_scale(cosines: Tensor, labels: Tensor) -> float:
     """The logit scale at which mean confidence equals accuracy, by bisection to one in a million.
 
     Args:
-        cosines: Of images and classes, (N, K).
+        cosines: Cosines of images and classes, (N, K).
         labels: True class of each image, (N,).
 
     Returns:
@@ -327,7 +332,7 @@ def finish(model: CLIP, settings: Settings) -> None:
 
     Args:
         model: Trained; changed in place.
-        settings: Of the training.
+        settings: Settings of the training.
     """
     summed = [model.token_embedding.weight, model.positional_embedding]
     for block in model.transformer.resblocks:
@@ -357,8 +362,8 @@ def make_small_clip(path: Path, settings: Settings) -> None:
     SMALL_MARK says which rows the token table holds.
 
     Args:
-        path: Of the file.
-        settings: Of the training.
+        path: The file.
+        settings: Settings of the training.
     """
     model, losses = train(*training_tiles(settings.tiles, settings.seed), settings)
     finish(model, settings)
