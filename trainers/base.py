@@ -1,4 +1,8 @@
-"""The base trainer: the life cycle of a run. Nothing here depends on a method."""
+"""The base trainer: the life cycle of a run. Nothing here depends on a method.
+
+From top to bottom: what a method declares and defines, `run`, what the run is (data, record,
+folder), the model, and the steps of the run.
+"""
 from __future__ import annotations
 
 import logging
@@ -72,6 +76,8 @@ class BaseTrainer:
 
     learns = True  # a method that is trained learns its prompt in this run
     log_name = "log.txt"  # in the run directory; "" = none
+
+    # What a method defines.
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -158,6 +164,8 @@ class BaseTrainer:
                     f"changing shapes, or define state() and load_state()")
             tensor.copy_(saved)
 
+    # The run.
+
     @explaining_faults()
     @fixed_numerics()
     def run(self, train: bool = True, overwrite: bool = False) -> Results:
@@ -170,6 +178,8 @@ class BaseTrainer:
         Returns:
             The content of results.json.
         """
+        # The folder is named after settings that only data and prompt tell. What is logged while
+        # these are read goes to the log in the folder later.
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             asked = self.asked_run(overwrite)
@@ -223,10 +233,15 @@ class BaseTrainer:
     @fixed_numerics()
     def check(self) -> None:
         """Checks that settings, data and model fit together. Writes nothing."""
+        # Drawing a few-shot sample would write it to the data root.
         cfg = without_few_shot_sampling(self.cfg)
         checked = type(self)(cfg, self.given_dataset, self.given_model)
         checked.record  # noqa: B018 - reads the data
         checked.clip  # noqa: B018 - loads the model
+
+    # What the run is. Each of these is found out when it is first asked for: the images, what they
+    # show, weights and prompt by their hashes, the record of all that, and the folder. They do not
+    # need the model (`own_pixels` is an exception), so a finished run is recognised without it.
 
     @cached_property
     def data(self) -> EvalData:
@@ -325,10 +340,10 @@ class BaseTrainer:
 
     @property
     def own_pixels(self) -> dict[str, list[float]]:
-        """The backbone's own normalisation, where the settings give one and only the model knows
-        its.
+        """The backbone's own normalisation, for settings that give one; {} where it is not needed.
 
-        With its own numbers INPUT.PIXEL_MEAN and INPUT.PIXEL_STD count as unset.
+        INPUT.PIXEL_MEAN and INPUT.PIXEL_STD with the backbone's own numbers count as unset. Those
+        of OpenAI's models are known without the model; for others it is loaded.
         """
         is_given = self.cfg.INPUT.PIXEL_MEAN or self.cfg.INPUT.PIXEL_STD
         if not is_given or is_openai({"MODEL.BACKBONE.NAME": self.cfg.MODEL.BACKBONE.NAME}):
@@ -344,12 +359,18 @@ class BaseTrainer:
     @property
     def code(self) -> list[type]:
         """The classes whose code makes the predictions: the method's, and those of added terms."""
-        terms = [find_method(term) for term in parse_regularisers(self.cfg.TRAINER.REGULARISERS)]
-        return [type(self), *(term for term in terms if term is not None)]
+        classes: list[type] = [type(self)]
+        for term in parse_regularisers(self.cfg.TRAINER.REGULARISERS):
+            method = find_method(term)
+            if method is not None:
+                classes.append(method)
+        return classes
 
     def training_facts(self) -> dict[str, object] | None:
         """What a prompt that the run trains itself depends on; None if it trains none."""
         return None
+
+    # The model.
 
     @cached_property
     def clip(self) -> PromptedCLIP:
@@ -394,6 +415,8 @@ class BaseTrainer:
         """The features of the views of each test image."""
         return ViewStore(self.cfg, self.record, self.data, self.identity, self.clip.backbone)
 
+    # The steps of a run.
+
     def train(self) -> None:
         """Test-time methods have nothing to train."""
 
@@ -417,7 +440,14 @@ class BaseTrainer:
         return self.dist.broadcast(results)
 
     def finish(self, predictor: Predictor) -> Results:
-        """Writes predictions.npz, results.json and the final TensorBoard entries."""
+        """Writes predictions.npz, results.json and the final TensorBoard entries.
+
+        In this order: a run is done when its results.json is there, so a run that is killed before
+        is finished from its parts.
+
+        Args:
+            predictor: Whose parts are all predicted.
+        """
         run_dir = self.run_dir
         images = self.image_columns()
         facts = self.facts()
@@ -430,7 +460,7 @@ class BaseTrainer:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
         }
-        results = run_dir.finish(results, self.cfg.dump())
+        results = run_dir.finish(results, self.cfg.dump())  # with the hashes of the files
         write_final(run_dir.path, run_dir.record, results)
         return results
 
@@ -448,7 +478,8 @@ class BaseTrainer:
         cfg = self.cfg
         metadata = self.metadata()
         plugins = plugin_modules(cfg)
-        # A class that is not registered is not in the settings.
+        # The settings have no name for a data set that was given as an object of a class that is
+        # not registered; the record has.
         dataset = results_name(cfg) or self.record.data["dataset"]
         machine = environment(self.numerics.device, self.numerics.device_name)
         return {
@@ -530,7 +561,7 @@ def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before:
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:
     """The settings of a run that trains nothing: no few-shot sample is drawn, and none written."""
-    tag_is_automatic = tag_of(cfg) == cfg.TAG
+    tag_is_automatic = tag_of(cfg) == cfg.TAG  # made of the settings, not chosen by the user
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASET.NUM_SHOTS = -1

@@ -106,9 +106,9 @@ def merge_layers(
     values = default_values(all_rows)
     values["TRAINER.NAME"] = name
     notes = merge(values, lower, method.trained)
-    baseline = dict(values)
+    baseline = dict(values)  # before the user's layers: what tags, labels and records compare with
     notes += merge(values, upper, method.trained)
-    if values["TRAINER.NAME"] != name:
+    if values["TRAINER.NAME"] != name:  # in another spelling
         notes.append(f"trainer {values['TRAINER.NAME']} is {name}")
         values["TRAINER.NAME"] = name
     _, pairs = upper[-1]
@@ -341,6 +341,7 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
                 # OPTIM in CoOp's files is about training prompts; the step at test time is ours.
                 ignored.append(key)
                 continue
+            # Most keys are ours. The rest are tried as keys of earlier versions, then as CoOp's.
             if is_ours(key, value, settings):
                 settings[key] = cast_like_default(key, value, settings[key], source)
                 continue
@@ -413,16 +414,20 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
     if value == "auto" and key in NUMBER_OF_AUTO:
         value = NUMBER_OF_AUTO[key]
     if kind in (int, float) and isinstance(value, str):
+        # Before yaml reads the text, to which `1e-3` and `010` are no numbers.
         with suppress(ValueError, OverflowError):
             value = kind(value)
     if kind is str and isinstance(value, bool):
-        value = "on" if value else "off"
+        value = "on" if value else "off"  # of a setting such as TTA.AUGMIX
+    elif kind is str and value is None:
+        value = ""
     elif kind is str and (isinstance(value, str) or not isinstance(value, Collection)):
-        value = "" if value is None else str(value)  # numbers and paths
+        value = str(value)  # numbers and paths
     elif kind is bool and isinstance(value, str):
         value = yaml.SafeLoader.bool_values.get(value.lower(), value)
     elif isinstance(value, str):
         value = plain_value(value)
+    # A whole number is a float too, but `true` is no number.
     if kind in (int, float) and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             value = kind(value)

@@ -348,8 +348,8 @@ def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Ada
 
 def place_of(error: Exception) -> str:
     """The last line of code outside of installed packages that an error came from."""
-    place = ""
+    last_line = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if "site-packages" not in frame.filename:
-            place = f"line {frame.lineno} of {frame.filename}"
-    return place
+            last_line = f"line {frame.lineno} of {frame.filename}"
+    return last_line

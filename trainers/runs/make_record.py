@@ -101,6 +101,7 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
         digest: Hash of the checkpoint's content.
     """
     path = cfg.MODEL.INIT_WEIGHTS
+    # All names that the data set may have in the checkpoint's path, such as EuroSAT and eurosat.
     names = [cfg.DATASET.NAME]
     if cfg.DATASET.NAME:
         names.append(run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.CORRUPTION,
@@ -272,6 +273,8 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
     """
     built_in: set[Path] = set()
     for method in classes:
+        # The method's file and those of the classes that it is derived from. `plugin_source` hashes
+        # those outside this package. The life cycle computes nothing that predictions depend on.
         for cls in method.__mro__:
             if cls is object or is_plugin(cls) or cls.__module__ == LIFE_CYCLE:
                 continue

@@ -241,8 +241,10 @@ class RunRecord:
         for name in dict.fromkeys([*ours, *theirs]):
             before = ours.get(name)
             after = theirs.get(name)
+            # What is not decided yet takes the other record's value.
             if name.startswith("numerics.") and AUTO in (before, after):
                 continue
+            # As JSON, because one record may be read from a file: there tuples are lists.
             if canonical_json(before) != canonical_json(after):
                 differing[name] = (before, after)
         return differing
@@ -306,8 +308,11 @@ def group_records(
     # Another release of the package may give another key for the same method, but only by its code.
     # Groups that agree in all else are compared.
     similar_groups: dict[str, list[list[T]]] = {}
-    but_code = [without] if isinstance(without, str) else list(without)
-    but_code.append("method.source")
+    but_code = ["method.source"]
+    if isinstance(without, str):
+        but_code.append(without)
+    else:
+        but_code += without
     for item in items:
         record = record_of(item)
         key = record.key(purpose, without)
@@ -343,7 +348,9 @@ def shown_value(value: object) -> str:
     if isinstance(value, Mapping):
         return canonical_json(value)[:60]
     text = repr(value)
-    return text if len(text) <= 40 else f"{text[:16]}…{text[-1]}"
+    if len(text) <= 40:
+        return text
+    return f"{text[:16]}…{text[-1]}"  # the last is the quotation mark
 
 
 def value_label(value: Any) -> Any:

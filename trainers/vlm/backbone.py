@@ -52,22 +52,21 @@ class Backbone(ABC):
 
     @property
     def width(self) -> int:
-        """Of the token embeddings and so of the context."""
+        """Numbers in a token's embedding, and so in a context vector."""
         return self.embedding.weight.shape[1]
 
     @property
     def architecture(self) -> str:
-        """Of the image tower: resnet or transformer."""
-        is_resnet = any("ResNet" in type(module).__name__ for module in self.module.modules())
-        return "resnet" if is_resnet else "transformer"
+        """What kind of network the image tower is: resnet or transformer."""
+        for module in self.module.modules():
+            if "ResNet" in type(module).__name__:
+                return "resnet"
+        return "transformer"
 
     def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         """Token embeddings (K, length, width) of rows of equal length."""
-        return (
-            self.embedding(torch.tensor(tokens, dtype=torch.long, device=self.device))
-            .detach()
-            .float()
-        )
+        ids = torch.tensor(tokens, dtype=torch.long, device=self.device)
+        return self.embedding(ids).detach().float()
 
     @abstractmethod
     def encode_pixels(self, pixels: Tensor) -> Tensor:
@@ -86,12 +85,12 @@ class Backbone(ABC):
 
         Args:
             mean: Means of red, green and blue, for pixels from 0 to 1; empty = the model's own.
-            std: Likewise.
+            std: Their standard deviations; empty = the model's own.
         """
         other = copy(self)
+        pixels = self.pixels
         other.pixels = replace(
-            self.pixels, mean=tuple(mean) or self.pixels.mean, std=tuple(std) or self.pixels.std
-        )
+            pixels, mean=tuple(mean) or pixels.mean, std=tuple(std) or pixels.std)
         return other
 
     def without_cache(self) -> Self:
@@ -158,9 +157,9 @@ def import_library(name: str, extra: str) -> ModuleType:
 
 @contextmanager
 def library_errors(problem: str, remedy: str) -> Iterator[None]:
-    """Any error of a library becomes one line with the remedy.
+    """Turns any error of a library into one line with the remedy.
 
-    Such as no network, damaged files, and shapes that do not fit.
+    A library fails in many ways: no network, damaged files, shapes that do not fit.
 
     Args:
         problem: What cannot be done.

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class TextFeatures(NamedTuple):
-    """Of classes that are described by texts, instead of a context and their names."""
+    """The features of classes that are described by texts, not by a context and their names."""
 
     unit: Tensor  # (K, d)
     tokens: list[list[int]]  # of each class, all its texts joined: equal ones have equal features
@@ -137,15 +137,16 @@ class ClassTexts:
             backbone: The model.
             precision: Precision of the text tower.
         """
+        # A text tower takes one prompt per class, so the first text of all classes runs, then the
+        # second of those that have one, and so on. They are prompts without a context.
         tokens = self.tokens(backbone)
         no_context = torch.empty(1, 0, backbone.width, device=backbone.device)
         sums = torch.zeros(len(tokens), backbone.features, device=backbone.device)
         most = max(map(len, tokens))
-        is_short = most * len(tokens) < 2000
+        is_short = most * len(tokens) < 2000  # texts, which take a few seconds
         for number in show_progress(
             range(most), "texts", "per class", total=most, shown=not is_short
         ):
-            # The text of this number of all classes that have so many.
             classes = [label for label, rows in enumerate(tokens) if number < len(rows)]
             rows_of_classes = [tokens[label][number] for label in classes]
             encoder = TextEncoder(backbone, rows_of_classes, precision)

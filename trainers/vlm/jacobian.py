@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -47,12 +48,12 @@ class TextShape:
             n_ctx=context.shape[-2],
             width=context.shape[-1],
             tokens=encoder.tokens,
-            groups=-(-classes // at_once),
+            groups=ceil(classes / at_once),
         )
 
     @property
     def jacobian_bytes(self) -> int:
-        """Of the (K, d, n_ctx · width) array in fp32."""
+        """Size of the (K, d, n_ctx · width) array in fp32."""
         return 4 * self.classes * self.features * self.n_ctx * self.width
 
 
@@ -86,9 +87,10 @@ def jacobian_pays_off(shape: TextShape, num_images: int) -> bool:
 def break_even_images(shape: TextShape) -> int:
     """The number of images whose gradients cost as much as the Jacobian.
 
-    It needs one backward pass per feature, in each of which start and context run for every class.
-    With several groups of classes, an image's gradient repeats the forward pass too, which costs as
-    much as the backward pass.
+    The cost is counted in tokens that run backward. The Jacobian needs one backward pass per
+    feature, in each of which start and context run for every class. An image needs one pass, in
+    which classes share start and context. With several groups of classes, an image's gradient
+    repeats the forward pass too, which costs as much as the backward pass.
     """
     per_image = shape.tokens
     if shape.groups > 1:
@@ -114,13 +116,15 @@ def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
     features = encoder.backbone.features
     n_ctx, width = context.shape[-2:]
     device = context.device
-    per_class = context if context.dim() == 3 else context.expand(classes, -1, -1)
+    per_class = context
+    if context.dim() == 2:
+        per_class = context.expand(classes, -1, -1)  # (K, n_ctx, width)
     jacobian = torch.empty(classes, features, n_ctx * width, device=device)
-    length = 1 + n_ctx + -(-encoder.tokens // classes)
-    group = max(1, TOKENS_PER_GROUP // length)
+    length = 1 + n_ctx + ceil(encoder.tokens / classes)  # tokens of a prompt, on average
+    group = max(1, TOKENS_PER_GROUP // length)  # classes in one forward pass
     tokens_per_pass = per_device(TOKENS_PER_PASS, encoder.backbone)
-    at_once = max(1, tokens_per_pass // (group * length))
-    outputs = torch.eye(features, device=device)
+    at_once = max(1, tokens_per_pass // (group * length))  # features in one backward pass
+    outputs = torch.eye(features, device=device)  # row f is the gradient of feature f at the output
     total = classes * features
     with progress_bar(total, "Jacobian", "row") as bar:
         for start in range(0, classes, group):

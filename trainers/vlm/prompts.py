@@ -76,6 +76,7 @@ class Tokenizer:
     def following(self, text: str) -> list[int]:
         """The tokens of a text after other words, where some tokenizers mark the space before it.
         """
+        # The text is encoded after a word, whose tokens are then cut off.
         before = self.encode(ANCHOR)
         both = self.beginning(f"{ANCHOR} {text}")
         if both[: len(before)] != before:
@@ -179,10 +180,10 @@ class ClassTokenPosition:
         for name_length in self.lengths:
             end_of_name = end_of_context + name_length
             rows.append([
-                *range(cut),
-                *range(end_of_context, end_of_name),
-                *range(cut, end_of_context),
-                *range(end_of_name, length),
+                *range(cut),  # start, and context before the name
+                *range(end_of_context, end_of_name),  # the name
+                *range(cut, end_of_context),  # the other context tokens
+                *range(end_of_name, length),  # full stop, end and padding
             ])
         return torch.tensor(rows)
 
@@ -196,4 +197,6 @@ def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
     """
     order = order.to(tokens.device)
     rows = torch.arange(len(order), device=tokens.device)[:, None]
-    return tokens[rows, order] if tokens.dim() == 2 else tokens[..., rows, order, :]
+    if tokens.dim() == 2:
+        return tokens[rows, order]
+    return tokens[..., rows, order, :]
