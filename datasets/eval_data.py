@@ -96,6 +96,7 @@ def evenly_spaced(candidates: Sequence[int], wanted: int) -> list[int]:
     """
     total = len(candidates)
     count = min(wanted or total, total)
+    # Data sets list class after class, so the first images would all be of few classes.
     return [candidates[number * total // count] for number in range(count)]
 
 

@@ -53,11 +53,12 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
+        """The stamp in the status of a file."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     @property
     def last_change_ns(self) -> int:
-        """Of content or attributes."""
+        """When content or attributes were changed last."""
         return max(self.mtime_ns, self.ctime_ns)
 
 
@@ -100,6 +101,7 @@ def hash_file(path: str) -> ImageHash:
 
 
 def new_hash(content: bytes = b"") -> hashlib.blake2b:
+    """The hash with which contents are identified, fed with `content`."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES)
 
 
@@ -234,6 +236,7 @@ def hash_files(paths: Sequence[str]) -> list[ImageHash]:
 
 
 def hash_group(paths: Sequence[str]) -> list[ImageHash]:
+    """Hashes the files of one task of the pool."""
     return [hash_file(path) for path in paths]
 
 
@@ -287,4 +290,5 @@ def add_to_index(file: Path | None, hashes: dict[str, ImageHash]) -> None:
 
 
 def checksum_of(body: bytes) -> str:
+    """What the first line of an index file says of the second."""
     return new_hash(body).hexdigest()

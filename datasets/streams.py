@@ -73,7 +73,7 @@ def correlated(
     pieces = []  # for each class its images by slot
     for label, share in zip(classes, shares, strict=True):
         images = indices[labels == label]
-        ends = (share.cumsum()[:-1] * len(images)).astype(int)
+        ends = (share.cumsum()[:-1] * len(images)).astype(int)  # of all slots but the last
         pieces.append(np.split(images, ends))
     order: list[int] = []
     for slot in range(slots):

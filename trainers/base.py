@@ -270,6 +270,7 @@ class BaseTrainer:
 
     @property
     def classnames(self) -> Sequence[str]:
+        """K names: those that were given with the model, or those of the data set."""
         if self.given_model is not None and self.has_given_classes:
             return self.given_model.classnames
         return self.data.classnames

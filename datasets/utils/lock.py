@@ -127,6 +127,7 @@ class OwnedLock:
         return read_owner(self.path) == self.owner
 
     def touch_until(self, released: threading.Event) -> None:
+        """Renews the file's time until the lock is released: others see that its owner lives."""
         while not released.wait(TOUCH_SECONDS):
             with suppress(OSError):  # a shared disk may be away for a while
                 if self.is_ours():

@@ -511,7 +511,7 @@ def add_chain(
         operations: The chain's operations, (3,).
         values: Their parameters, (3,).
         length: Number of operations.
-        weight: Weight of the chain.
+        weight: Of the chain.
         counts: The view's histogram (3, 256), or zeros if it has not been computed.
         table: Scratch memory (3, 256), uint8.
         out: The sum, float32 (3, S, S).
@@ -559,7 +559,7 @@ def level_table(
 
     Args:
         image: uint8 (3, S, S).
-        operations: Operations of the chain.
+        operations: Of the chain.
         values: Strengths of the operations.
         begin: The first operation.
         end: The operation after the last one.
@@ -646,7 +646,7 @@ def equalize(counts: np.ndarray, table: np.ndarray) -> None:
 
     Args:
         counts: Histogram after the table, (256,).
-        table: Table of one colour, (256,), which is changed.
+        table: Of one colour, (256,), which is changed.
     """
     _, highest = extremes(counts)
     step = (counts.sum() - counts[highest]) // 255
@@ -758,7 +758,7 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
 
     Args:
         image: uint8 (3, S, S).
-        by: The matrix, as `matrix` returns it.
+        by: Of `matrix`.
         out: uint8 (3, S, S).
     """
     size = image.shape[-1]
@@ -833,7 +833,7 @@ def end_of_run(corner: np.ndarray, first: int, last: int) -> int:
     It is found by bisection: all pixels of a line after one with another corner have others too.
 
     Args:
-        corner: Corner of each pixel of a line, (S,).
+        corner: Of each pixel of a line, (S,).
         first: The first pixel.
         last: The pixel after the last one.
     """
@@ -855,7 +855,7 @@ def is_outside(x: int, y: int, by: Matrix, size: int) -> bool:
     Args:
         x: Column of the pixel.
         y: Row of the pixel.
-        by: The matrix, as `matrix` returns it.
+        by: Of `matrix`.
         size: Pixels per side.
     """
     a, b, c, d, e, f = by

@@ -74,9 +74,14 @@ def load_batches(
         except BadImageError as error:
             return error
 
-    places = [index for batch in batches for index in batch]
+    # The pool gets the images of all batches at once, so that it never waits between two of them.
+    positions: list[int] = []
+    for batch in batches:
+        positions += batch
     threads = num_threads(workers)
-    results = map(load, places) if threads == 0 else in_threads(load, places, threads)
+    results: Iterator[T | BadImageError] = map(load, positions)
+    if threads > 0:
+        results = in_threads(load, positions, threads)
     for batch in batches:
         loaded: LoadedBatch[T] = LoadedBatch()
         for index in batch:
@@ -104,6 +109,8 @@ def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int)
     waiting: deque[Future[T]] = deque()
     try:
         for item in items:
+            # Two per thread: one in work and one that is ready for the caller, or waits. More would
+            # only fill the memory.
             if len(waiting) == 2 * threads:
                 yield waiting.popleft().result()
             waiting.append(pool.submit(function, item))

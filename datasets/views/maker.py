@@ -81,7 +81,9 @@ class ViewMaker(ViewSpec):
                 return pillow_views
             return torch.from_numpy(out).copy_(pillow_views)
 
-        views = self.memory() if out is None else out
+        views = out
+        if views is None:
+            views = self.memory()
         # One row per view. View 0 is the plain one: the whole image, resized, then cut from its
         # centre. The others are crops, resized to the size of a view.
         crop = np.zeros((self.num_views, 4), np.int64)  # left, top, width, height in the image
@@ -122,6 +124,8 @@ class ViewMaker(ViewSpec):
             owner = self.free.pop()
         except IndexError:
             owner = self.new_memory()
+        # A tensor made of `views` keeps it alive. When it is gone, the memory behind it is free for
+        # the views of another image; at the end of the process nobody needs it any more.
         views = owner.view()
         weakref.finalize(views, self.free.append, owner).atexit = False
         return views

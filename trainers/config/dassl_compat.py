@@ -141,6 +141,7 @@ def translate(key: str, value: object, source: str) -> tuple[dict[str, object], 
 
 
 def unavailable_trainer(name: str) -> ConfigError:
+    """The error for a trainer of another checkout, such as MaPLe."""
     return ConfigError(
         f"{name} is not a promptcal trainer: run it in its own checkout, with our metrics and run "
         f"folders, by python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
@@ -152,6 +153,14 @@ def is_among(value: object, known: Iterable[object]) -> bool:
 
 
 def unavailable(key: str, value: object, source: str, known: Iterable[object]) -> ConfigError:
+    """The error for a value of CoOp's that is not offered here.
+
+    Args:
+        key: The full key in CoOp.
+        value: The value that was given.
+        source: Where it comes from.
+        known: The values that are offered.
+    """
     choices = ("",) if known is EMPTY else tuple(known)
     words = " or ".join(repr(choice) for choice in choices)
     return ConfigError(
@@ -165,6 +174,7 @@ def is_ignored(key: str) -> bool:
 
 
 def is_dropped(key: str) -> bool:
+    """Whether a key is no setting any more, or one of CoOp's that has a single value here."""
     return key in DROPPED or key == OPTIMIZER
 
 

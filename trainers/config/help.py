@@ -82,6 +82,7 @@ def method_rows(trainer: str) -> list[Setting]:
 
 
 def method_lines(trainer: str) -> list[str]:
+    """What `--help-settings` prints of a method's own settings."""
     rows = method_rows(trainer)
     if not rows:
         return [f"{method_info(trainer).label} has no settings of its own."]
@@ -92,6 +93,7 @@ def method_lines(trainer: str) -> list[str]:
 
 
 def markdown_table(rows: Iterable[Setting]) -> list[str]:
+    """Settings as a table for a README."""
     lines = ["| key | default | meaning | allowed values |", "|---|---|---|---|"]
     for row in rows:
         cells = [f"`{row.key}`", f"`{row.default}`" if row.default != "" else "empty", row.help,

@@ -59,6 +59,7 @@ class Config(CfgNode):
     baseline: Mapping[str, object] | None = None
 
     def remember(self, baseline: Mapping[str, object]) -> None:
+        """Stores the baseline."""
         # Set past CfgNode, which would take an attribute for a setting. Copies keep it.
         self.__dict__["baseline"] = dict(baseline)
 
@@ -275,6 +276,7 @@ def add_setting(tree: CfgNode, key: str, value: object) -> None:
 
 
 def default_values(rows: Mapping[str, Setting]) -> dict[str, object]:
+    """The defaults by their full keys."""
     return {key: row.default for key, row in rows.items()}
 
 

@@ -22,6 +22,7 @@ SHOTS = re.compile(r"(.+) (\d+ shots?)")  # the label of a learnt prompt, such a
 
 
 def short_hash(content: bytes) -> str:
+    """A hash for names that people read: 8 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()[:8]
 
 

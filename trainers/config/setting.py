@@ -45,12 +45,14 @@ class Range:
     text: str = ""
 
     def accepts(self, value: object) -> bool:
+        """Whether a value is a number between the ends."""
         if not isinstance(value, int | float):
             return False
         return self.least <= value <= self.most and self.above < value < self.below
 
     @property
     def words(self) -> str:
+        """Completes "it must be …", such as `from 0 to 1`."""
         if self.text:
             return self.text
         upper = ""
@@ -86,13 +88,16 @@ class OneOf:
     choices: Sequence[str]
 
     def accepts(self, value: object) -> bool:
+        """Whether a value is one of the words."""
         return value in self.choices
 
     @property
     def words(self) -> str:
+        """Completes "it must be …"."""
         return f"one of {', '.join(self.choices)}"
 
     def examples(self, default: object) -> tuple[list[object], list[object]]:
+        """Values that are accepted and values that are refused, for tests and help."""
         return list(self.choices), ["another", ""]
 
 
@@ -113,9 +118,11 @@ class Check:
     bad: Sequence[object]
 
     def accepts(self, value: object) -> bool:
+        """Whether the function accepts a value."""
         return self.test(value)
 
     def examples(self, default: object) -> tuple[list[object], list[object]]:
+        """Values that are accepted and values that are refused, for tests and help."""
         return list(self.good), list(self.bad)
 
 

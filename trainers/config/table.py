@@ -27,24 +27,28 @@ LONGEST_LABEL = 80
 # When a setting has an effect: "" if it has one, else what to do to give it one.
 
 def needs_training(settings: Settings, method: MethodInfo) -> str:
+    """Settings of training prompts."""
     if method.trained:
         return ""
     return "train with --trainer CoOp, then use its prompt with --model-dir"
 
 
 def needs_corruption(settings: Settings, method: MethodInfo) -> str:
+    """DATASET.SEVERITY, which is that of a corruption."""
     if settings.get("DATASET.CORRUPTION"):
         return ""
     return "give DATASET.CORRUPTION too"
 
 
 def needs_table(settings: Settings, method: MethodInfo) -> str:
+    """DATASET.COLUMNS, which readers of tables have."""
     if takes_option(settings, "columns"):
         return ""
     return "use --dataset-config-file table or parquet"
 
 
 def needs_own_images(settings: Settings, method: MethodInfo) -> str:
+    """DATASET.CLASSNAMES, which readers of a user's images have."""
     if takes_option(settings, "classnames"):
         return ""
     return "use --dataset-config-file table, parquet or image_folder"
@@ -57,12 +61,14 @@ def takes_option(settings: Settings, option: str) -> bool:
 
 
 def needs_stream(settings: Settings, method: MethodInfo) -> str:
+    """TEST.ORDER, which only methods with a state notice."""
     if is_online(settings, method):
         return ""
     return "only online methods, such as TDA, and TTA.RESET never depend on the order of the images"
 
 
 def needs_correlated_order(settings: Settings, method: MethodInfo) -> str:
+    """TEST.CORRELATION."""
     reason = needs_stream(settings, method)
     if not reason and settings.get("TEST.ORDER") != "correlated":
         reason = "set TEST.ORDER correlated"
@@ -80,24 +86,28 @@ def needs_own_context(settings: Settings, method: MethodInfo) -> str:
 
 
 def needs_no_texts(settings: Settings, method: MethodInfo) -> str:
+    """Settings of a context, which texts replace."""
     if has_texts(settings):
         return "leave PROMPT.TEMPLATE and PROMPT.DESCRIPTIONS out"
     return ""
 
 
 def needs_texts(settings: Settings, method: MethodInfo) -> str:
+    """PROMPT.ENSEMBLE."""
     if has_texts(settings):
         return ""
     return "give PROMPT.TEMPLATE or PROMPT.DESCRIPTIONS too"
 
 
 def needs_descriptions(settings: Settings, method: MethodInfo) -> str:
+    """PROMPT.DESCRIPTION_FORMAT."""
     if settings.get("PROMPT.DESCRIPTIONS"):
         return ""
     return "give PROMPT.DESCRIPTIONS too"
 
 
 def needs_several_views(settings: Settings, method: MethodInfo) -> str:
+    """Settings of random views."""
     if settings.get("TTA.VIEWS") == 1:
         return "use more TTA.VIEWS than the plain one"
     return ""
@@ -111,6 +121,7 @@ def needs_steps(settings: Settings, method: MethodInfo) -> str:
 
 
 def has_texts(settings: Settings) -> bool:
+    """Whether templates or descriptions replace the context."""
     return bool(settings.get("PROMPT.TEMPLATE") or settings.get("PROMPT.DESCRIPTIONS"))
 
 
@@ -122,6 +133,7 @@ def is_online(settings: Settings, method: MethodInfo) -> bool:
 # What a default stands for, as far as the settings tell.
 
 def augmix_of_dataset(settings: Settings) -> object:
+    """TTA.AUGMIX: what the public scripts do on the data set; None if it is not registered."""
     name = str(settings.get("DATASET.NAME"))
     if name not in DATASET_REGISTRY:
         return None
@@ -129,6 +141,7 @@ def augmix_of_dataset(settings: Settings) -> object:
 
 
 def precision_of_device(settings: Settings) -> object:
+    """MODEL.PREC: fp32 on a CPU, fp16 on a GPU."""
     device = str(settings.get("DEVICE", "auto"))
     if device == "auto":
         import torch  # takes seconds, and only a run with a precision of its own gets here
@@ -138,12 +151,14 @@ def precision_of_device(settings: Settings) -> object:
 
 
 def mean_of_backbone(settings: Settings) -> object:
+    """INPUT.PIXEL_MEAN: OpenAI's; None for other libraries, whose models tell it when loaded."""
     if is_openai(settings):
         return list(OPENAI_MEAN)
     return None
 
 
 def std_of_backbone(settings: Settings) -> object:
+    """INPUT.PIXEL_STD: OpenAI's; None for other libraries, whose models tell it when loaded."""
     if is_openai(settings):
         return list(OPENAI_STD)
     return None
@@ -158,23 +173,28 @@ def is_openai(settings: Settings) -> bool:
 # Checks of single values.
 
 def is_label(value: object) -> bool:
+    """Whether a text fits into a table."""
     text = str(value)
     return len(text) <= LONGEST_LABEL and text.isprintable()
 
 
 def is_number_of_shots(value: object) -> bool:
+    """Whether a value is a number of training images per class, or -1 for all of them."""
     return isinstance(value, int) and (value == -1 or value > 0)
 
 
 def is_reset(value: object) -> bool:
+    """Whether a value of TTA.RESET is `image`, `never`, or a number of images."""
     return value in ("image", "never") or bool(re.fullmatch("[1-9][0-9]{0,8}", str(value)))
 
 
 def are_pixel_means(value: object) -> bool:
+    """Whether a value is empty or three means from 0 to 1."""
     return are_pixel_numbers(value, 0.0)
 
 
 def are_pixel_deviations(value: object) -> bool:
+    """Whether a value is empty or three deviations up to 1; 0 cannot divide."""
     return are_pixel_numbers(value, 1e-9)
 
 
@@ -186,6 +206,7 @@ def are_pixel_numbers(value: object, lowest: float) -> bool:
 
 
 def are_words(value: object) -> bool:
+    """Whether a text has words, and no place for a class name, as templates have."""
     text = str(value)
     return bool(text.strip(" _")) and "{" not in text
 
@@ -193,6 +214,7 @@ def are_words(value: object) -> bool:
 # One spelling for values that mean the same.
 
 def one_reset(value: object) -> object:
+    """TTA.RESET: `1` is `image`."""
     if str(value) in EVERY_IMAGE:
         return EVERY_IMAGE[0]
     return value
@@ -230,10 +252,12 @@ def show_precision(value: object) -> str:
 
 
 def show_reset(reset: object) -> str:
+    """When a context is reset."""
     return reset_words(reset) or "reset for each image"
 
 
 def show_steps(steps: object) -> str:
+    """The number of steps."""
     if steps == 1:
         return "1 step"
     return f"{steps} steps"
@@ -249,12 +273,14 @@ def show_augmix(augmix: object) -> str:
 
 
 def show_views(views: object) -> str:
+    """The number of views."""
     if views == 1:
         return "1 view"
     return f"{views} views"
 
 
 def show_shots(shots: object) -> str:
+    """The number of training images per class."""
     if shots == -1:
         return "all training images"
     if shots == 1:
@@ -263,36 +289,42 @@ def show_shots(shots: object) -> str:
 
 
 def show_ensemble(kind: object) -> str:
+    """How the texts of a class are combined."""
     if kind == MEAN:
         return "mean feature"
     return "mean of cosines"
 
 
 def show_prompt(name: object) -> str:
+    """The prompt that a run starts from."""
     if name:
         return f"prompt {name}"
     return "hand-written prompt"
 
 
 def show_words(words: object) -> str:
+    """The words of a context."""
     if words:
         return f"“{words}”"
     return "no initial words"
 
 
 def show_template(template: object) -> str:
+    """The templates."""
     if template:
         return f"templates “{template}”"
     return "no templates"
 
 
 def show_descriptions(name: object) -> str:
+    """The file of descriptions."""
     if name:
         return f"descriptions {name}"
     return "no descriptions"
 
 
 def show_terms(terms: object) -> str:
+    """The terms that are added to a method."""
     return str(terms) or "no added terms"
 
 

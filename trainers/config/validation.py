@@ -112,6 +112,7 @@ def check_template(template: str) -> None:
 
 
 def split_templates(setting: str) -> list[str]:
+    """The templates of PROMPT.TEMPLATE."""
     return [template.strip() for template in setting.split(SEPARATOR)]
 
 

@@ -70,4 +70,5 @@ def compute_jacobian(clip: PromptedCLIP) -> Tensor:
 
 
 def refuse() -> NoReturn:
+    """Ends the run where memory runs out."""
     raise UserError("out of memory while the Jacobian is computed: use TTA.JACOBIAN off")

@@ -272,6 +272,7 @@ class RunRecord:
 
     @property
     def dataset_name(self) -> str:
+        """What tables call the data set."""
         return str(self.names.get("dataset") or self.data.get("dataset"))
 
     @property

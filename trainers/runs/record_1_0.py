@@ -79,6 +79,7 @@ class Run10:
         self.prompt_path = str(settings.get("MODEL.INIT_WEIGHTS") or "")
 
     def data(self) -> dict[str, Any]:
+        """The section `data`."""
         name, corruption, severity = parse_run_name(self.dataset)
         if not corruption:
             name = self.registered_dataset
@@ -121,6 +122,7 @@ class Run10:
         return ", ".join(words)
 
     def views(self, compared: Mapping[str, Any]) -> dict[str, Any]:
+        """The section `views`, given the settings of `compared`."""
         section: dict[str, Any] = {"pipeline": str(self.fingerprint.get("views") or "")}
         if not method_info(self.trainer).zero_shot:
             section["count"] = self.settings.get("TTA.VIEWS")
@@ -128,6 +130,7 @@ class Run10:
         return section
 
     def model(self) -> dict[str, Any]:
+        """The section `model`."""
         weights = str(self.results.get("weights_hash") or "")
         name = str(self.results["backbone"])
         official = PUBLISHED_WEIGHTS.get(weights, "")
@@ -138,6 +141,7 @@ class Run10:
         }
 
     def prompt(self) -> dict[str, Any]:
+        """The prompt in the section `model`."""
         if self.prompt_path:
             return {"kind": "learnt", "protocol": self.protocol(), "hash": self.prompt_hash()}
         texts = str(self.results.get("texts") or "")
@@ -147,6 +151,7 @@ class Run10:
         return {"kind": "words", "words": self.settings.get("PROMPT.CTX_INIT")}
 
     def prompt_hash(self) -> str:
+        """Hash of a learnt prompt's content; "" if it was not stored."""
         return str(self.fingerprint.get("prompt") or self.results.get("init_weights_hash") or "")
 
     def protocol(self) -> str:
@@ -174,6 +179,7 @@ class Run10:
         return {method_key(name) for name in names}
 
     def method(self, compared: Mapping[str, Any]) -> dict[str, Any]:
+        """The section `method`, given the settings of `compared`."""
         settings = {}
         for key, value in compared.items():
             if not key.startswith(ELSEWHERE):
@@ -199,11 +205,13 @@ class Run10:
         return content_hash(hashes) if hashes else ""
 
     def online(self) -> bool:
+        """Whether predictions depend on the order of the images."""
         method = method_info(self.trainer)
         resets = bool(reset_words(self.settings.get("TTA.RESET")))
         return method.online or (method.tuned and resets)
 
     def numerics(self) -> dict[str, Any]:
+        """The section `numerics`."""
         return {
             "precision": str(
                 self.results.get("precision") or self.settings.get("MODEL.PREC") or ""
@@ -264,6 +272,7 @@ class Run10:
         return changed
 
     def names(self) -> dict[str, str]:
+        """The section `names`."""
         return {
             "method": method_info(self.trainer).label,
             "dataset": dataset_info(self.dataset).label,

@@ -128,6 +128,7 @@ def names_of(results: Mapping) -> Mapping[str, str]:
 
 
 def method_label(results: Mapping) -> str:
+    """What tables call the method."""
     return names_of(results).get("method") or method_info(results["trainer"]).label
 
 
@@ -291,6 +292,7 @@ def cells_of(label: str, results: Mapping, prefix: str) -> list[str]:
 
 
 def aligned(body: Sequence[Sequence[str]]) -> str:
+    """A table of metrics as text, given its rows."""
     headers = ["method", "accuracy", "ECE", "ACE", "confidence"]
     alignment = ("left", *["right"] * len(METRICS))
     return tabulate(body, headers=headers, disable_numparse=True, colalign=alignment)

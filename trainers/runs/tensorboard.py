@@ -239,6 +239,13 @@ def final_scalars(results: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 def add_scalars(writer: SummaryWriter, scalars: Mapping[str, float], step: int) -> None:
+    """Adds a point to each curve.
+
+    Args:
+        writer: Writes the events.
+        scalars: The points by the name of their curve.
+        step: Where they lie on the x axis.
+    """
     for name, value in scalars.items():
         writer.add_scalar(name, value, step)
 
@@ -293,5 +300,11 @@ def hparams_summaries(record: RunRecord) -> list[Summary]:
 
 
 def hparams_summary(tag: str, content: HParamsPluginData) -> Summary:
+    """A part of what HPARAMS shows, as TensorBoard stores it.
+
+    Args:
+        tag: Which part.
+        content: What it says.
+    """
     metadata = hparams.create_summary_metadata(content)
     return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=hparams.NULL_TENSOR)])

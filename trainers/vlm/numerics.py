@@ -57,6 +57,7 @@ class Numerics:
 
     @classmethod
     def from_settings(cls, cfg: CfgNode) -> Numerics:
+        """What the settings mean on this machine."""
         device = pick_device(cfg.DEVICE)
         return cls(
             device=device,
@@ -120,6 +121,7 @@ class TorchSettings:
 
     @classmethod
     def current(cls) -> TorchSettings:
+        """The settings as they are now."""
         return cls(
             threads=torch.get_num_threads(),
             dtype=torch.get_default_dtype(),
@@ -130,6 +132,7 @@ class TorchSettings:
         )
 
     def apply(self) -> None:
+        """Makes them torch's settings."""
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(self.dtype)
         torch.set_float32_matmul_precision(self.matmul_precision)
@@ -197,6 +200,7 @@ def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.d
 
 
 def start_worker() -> None:
+    """Prepares a thread of the pool: it computes one piece, on one core."""
     worker.active = True
     torch.set_num_threads(1)  # torch keeps this number per thread
 
@@ -228,6 +232,7 @@ def refuse_shared_gpu(device: torch.device, processes: int) -> None:
 
 
 def is_gpu(device: torch.device) -> bool:
+    """Whether a device is not the CPU, so that it works behind the host."""
     return device.type != "cpu"
 
 
@@ -238,6 +243,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
+    """Starts measuring the memory that tensors use; nothing on a CPU."""
     if is_gpu(device):
         torch.get_device_module(device).reset_peak_memory_stats(device)
 
