@@ -73,7 +73,7 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
 
     Args:
         path: The file.
-        label_key: Under which it has the labels.
+        label_key: The name under which it has the labels.
 
     Returns:
         The labels, N numbers, and the images, uint8 (N, 32, 32, 3).
@@ -94,6 +94,7 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
                 raise Damaged(f"it has images of shape {rows.shape[1:]}")
             if rows.dtype != np.uint8:
                 raise Damaged(f"it has an array of type {rows.dtype}")
+            # From colour by colour to pixel by pixel.
             images = rows.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1)
             images = np.ascontiguousarray(images)
     except Damaged as error:
@@ -111,7 +112,7 @@ def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
     Args:
         path: The file.
-        shape: That each row must have.
+        shape: The shape that each row must have.
     """
     open_regular(path).close()  # not a pipe
     try:

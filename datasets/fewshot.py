@@ -24,7 +24,11 @@ Samples = dict[str, list[Datum]]  # "train" and "val"
 
 def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
     """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files
-    exist. Where `val` is the test split, as on ImageNet, it stays whole.
+    exist.
+
+    A sample that was drawn before is read from its file, as in CoOp, so that all methods and
+    machines learn from the same images. Where `val` is the test split, as on ImageNet, it stays
+    whole.
 
     Args:
         dataset: The data set, which is changed.

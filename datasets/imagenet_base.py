@@ -96,7 +96,7 @@ class ImageNetBase(FileDataset):
         """The folder of each WordNet id that has one.
 
         Args:
-            folder: That holds the class folders.
+            folder: The folder that holds the class folders.
             wnids: All WordNet ids, in the order of labels.
         """
         by_name = {entry.name: entry for entry in subfolders(folder)}

@@ -384,7 +384,7 @@ class Table(OwnImages):
         Args:
             sheet: The table.
             columns: Its columns by role.
-            split: That the table stands for; "" if its rows say it, or if all are test images.
+            split: The split that the table stands for; "" if its rows say it, or if all are test images.
             choice: What DATASET.COLUMNS says.
             rows: Those of the tables before, which grow.
         """

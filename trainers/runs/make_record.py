@@ -85,7 +85,7 @@ class PromptFacts:
     Attributes:
         hash: Hash of the content of a learnt prompt or of texts; "" for words.
         protocol: How a learnt prompt was made; None for words and texts.
-        templates: That replace PROMPT.CTX_INIT, as they are for this data set.
+        templates: The templates that replace PROMPT.CTX_INIT, as they are for this data set.
     """
 
     hash: str = ""

@@ -302,7 +302,7 @@ def environment(device: torch.device, gpu_name: str) -> dict[str, object]:
     """Versions and hardware, for results.json.
 
     Args:
-        device: That the run computes on.
+        device: The device that the run computes on.
         gpu_name: Its product name; "" for a CPU.
     """
     name = gpu_name or platform.processor() or platform.machine()

@@ -59,12 +59,12 @@ TOKEN_STD = 0.02  # of CLIP's token embeddings before training
 START = tokenizer.encoder["<|startoftext|>"]
 END = tokenizer.encoder["<|endoftext|>"]
 TOKENIZER = Tokenizer(
-    tokenizer.encode,
-    (START,),
-    (END,),
-    0,
-    frozenset({START, END}),
-    lambda token: tokenizer.decode([token]),
+    encode=tokenizer.encode,
+    start=(START,),
+    end=(END,),
+    pad=0,
+    control=frozenset({START, END}),
+    decode=lambda token: tokenizer.decode([token]),
 )
 
 
@@ -91,8 +91,10 @@ class OpenAIBackbone(Backbone):
         return openai_text(self.module, QUICK_GELU, TOKENIZER.start)
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """A vision transformer is read at its class token, so the last layer is computed for that
-        token only.
+        """Image features, (N, 3, size, size) -> (N, d).
+
+        A vision transformer is read at its class token, so the last layer is computed for that
+        token only: the others serve as its keys and values.
         """
         visual = self.module.visual
         if not isinstance(visual, clip.model.VisionTransformer):
@@ -105,6 +107,7 @@ class OpenAIBackbone(Backbone):
         for layer in layers:
             x = layer(x)
         attended = last.ln_1(x)
+        # The class token is the first one, x[0].
         first = x[:1] + last.attn(attended[:1], attended, attended, need_weights=False)[0]
         first = first + last.mlp(last.ln_2(first))
         return visual.ln_post(first[0]) @ visual.proj
@@ -123,7 +126,14 @@ def load(name: str, device: torch.device) -> OpenAIBackbone:
 
 
 def weights_hash(name: str) -> str:
-    """The file's SHA-256. Downloads are verified, so their address has it."""
+    """A hash of a model's weights, 16 hexadecimal digits of the file's SHA-256.
+
+    OpenAI's files have it in their address, and downloads are compared with it. So the hash of one
+    of their models is known before it is downloaded.
+
+    Args:
+        name: As for `read_clip`.
+    """
     if name in BACKBONES:
         digest = WEIGHT_URLS[name].split("/")[-2]
     else:
@@ -308,7 +318,7 @@ def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
         patch_size = None
         stride = RESNET_STRIDE
     vocab_size, width = state["token_embedding.weight"].shape
-    # In patches; one more position is the class token's or the mean's
+    # Patches along a side; one more position is the class token's or the mean's.
     side = round((len(positions) - 1) ** 0.5)
     return {
         "vision_layers": vision_layers,
