@@ -271,8 +271,12 @@ class Table(OwnImages):
         return f"{self.root} must have a csv, tsv or parquet file with a path and a label per image"
 
     def choose_sheets(self, choice: ColumnChoice) -> list[tuple[Sheet, dict[str, str], str]]:
-        """The tables to read, with their columns by role and the split that each stands for ("" if
-        its rows say it, or if all are test images)."""
+        """The tables to read.
+
+        Returns:
+            For each its columns by role, and the split that it stands for; "" if its rows say the
+            split, or if all are test images.
+        """
         files = tables_in(self.root)
         if choice.table:
             files = [file for file in files if file.name == choice.table]
@@ -384,9 +388,10 @@ class Table(OwnImages):
         Args:
             sheet: The table.
             columns: Its columns by role.
-            split: The split that the table stands for; "" if its rows say it, or if all are test images.
+            split: The split that the table stands for; "" if its rows say it, or if all are test
+                images.
             choice: What DATASET.COLUMNS says.
-            rows: Those of the tables before, which grow.
+            rows: The rows of the tables before, to which these are added.
         """
         class_names = sheet.class_names.get(columns["label"], [])
         unknown = ""
@@ -488,8 +493,10 @@ def sort_key(code: str) -> tuple[int, int, str]:
 
 
 def one_per_class(sheet: Sheet) -> list[str]:
-    """The columns of a table that has one per class, with 1 for the class of a row and 0
-    otherwise."""
+    """The columns of a table that has a column for each class: 1 in that of a row's class, else 0.
+
+    Such a table is refused with these names. [] for other tables.
+    """
     columns = []
     for header, cells in sheet.columns.items():
         if set(cells) <= {"0", "1", "0.0", "1.0"}:
