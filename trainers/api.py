@@ -337,7 +337,7 @@ def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
     have negative numbers unless the image is very bright. A range that fits both is refused.
 
     Args:
-        views: Of all images, (B, V, 3, S, S): the range of a single dark one says little.
+        views: Views of all images, (B, V, 3, S, S): the range of a single dark one says little.
         pixels: "0..255" or "normalised" if the caller knows; "auto" = by type and range.
     """
     if pixels not in (AUTO, RAW, NORMALISED):

@@ -99,7 +99,7 @@ class TDA(Online):
         speaks_against = (p > UNLIKELY) & (p < 1)  # (K,)
         self.negative.offer(x, self.negative_order(h), k, is_unsure, speaks_against)
 
-        # Both caches hold the image itself already, see the class's docstring.
+        # The image itself may be in the caches by now, see the class's docstring.
         for_class = self.voters(views).votes(x, settings.BETA)
         against = self.negative.votes(x, BETA)
         z = z + settings.ALPHA * for_class - ALPHA * against
