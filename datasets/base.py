@@ -80,7 +80,8 @@ class Dataset:
     def __init__(
         self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
     ) -> None:
-        """Args:
+        """
+        Args:
             root: The data root.
             corruption: Corruption of the test images; "" = none.
             severity: Severity of the corruption, 1 to 5.

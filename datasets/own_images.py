@@ -30,7 +30,8 @@ class OwnImages(FileDataset):
         self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
         columns: str = "", classnames: str = "",
     ) -> None:
-        """Args:
+        """
+        Args:
             root: The folder of the images.
             corruption: Must be "".
             severity: Has no meaning here.

@@ -27,7 +27,7 @@ def reading_parquet(path: Path) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
-        if error.errno:
+        if error.errno:  # the system's, such as a missing file; pyarrow's own errors have no number
             raise
         raise damaged(path, error) from error
     except Exception as error:  # a damaged file can cause any
@@ -59,7 +59,7 @@ class ParquetFile:
             self.features = read_features(schema.metadata or {})
             metadata = self.file.metadata
             sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        # First row of each group.
+        # First row of each group, and the number of all rows.
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     @property

@@ -20,7 +20,7 @@ from .generic_tower import GenericText
 from .prompts import ANCHOR, Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
 
-# Kinds of text towers
+# Kinds of text towers.
 CAUSAL = "causal"  # CLIP's
 PADDED = "padded"  # SigLIP's, which attends in both directions, padding included
 MASKED = "masked"  # BERT's, whose padding is masked
@@ -31,7 +31,7 @@ MODELS = {
     "vision-text-dual-encoder": ("VisionTextDualEncoderModel", MASKED),
     "chinese_clip": ("ChineseCLIPModel", MASKED),
 }
-# By transformers' names
+# The packed tower's activations by transformers' names.
 ACTIVATIONS = {QUICK_GELU: QUICK_GELU, GELU: GELU, "gelu_pytorch_tanh": TANH_GELU}
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 FILES = (".safetensors", ".json", ".txt", ".model")  # that features depend on
@@ -118,19 +118,20 @@ class HuggingFaceBackbone(Backbone):
 
     @cached_property
     def text(self) -> TextWeights | GenericText:  # type: ignore[override]
-        """The library has queries, keys and values apart: for the packed tower they are joined
-        once.
+        """The text tower: its tensors if the packed tower computes the same, else the module.
+
+        The library has queries, keys and values apart: for the packed tower they are joined once.
         """
         config = self.module.config.text_config
         if not self.packed:
             return GenericText(
-                self.encode_ids,
-                self.embedding,
-                self.tokenizer,
-                self.context_length,
-                self.kind == PADDED,
-                config.num_hidden_layers,
-                config.num_attention_heads,
+                encode=self.encode_ids,
+                embedding=self.embedding,
+                tokenizer=self.tokenizer,
+                length=self.context_length,
+                keep_padding=self.kind == PADDED,
+                layers=config.num_hidden_layers,
+                heads=config.num_attention_heads,
             )
         text = self.module.text_model
         projection = self.module.text_projection
@@ -164,8 +165,9 @@ def fused_layer(layer: Any) -> Layer:
 
 
 def pooled(output: Any) -> Tensor:
-    """Newer versions of the library return an object that holds the features, older ones the
-    features.
+    """The features in what the library returns.
+
+    Newer versions return an object that holds them, older ones the features themselves.
     """
     if isinstance(output, Tensor):
         return output
@@ -173,7 +175,7 @@ def pooled(output: Any) -> Tensor:
 
 
 def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
-    """The folder's own tokenizer, with its control tokens.
+    """Our form of the tokenizer in the model's folder, with its control tokens.
 
     Args:
         tokenizer: Tokenizer of transformers.
@@ -181,6 +183,8 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
     """
     def encode(text: str) -> list[int]:
         tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
+        # Files of two models in one folder: the tokenizer knows more words than the model, or a
+        # vocabulary of other words, to which everything is unknown.
         if max(tokens, default=0) >= rows or tokens == [tokenizer.unk_token_id]:
             raise WeightsError(
                 f"the tokenizer does not fit the model: it makes {tokens[:9]} of {text!r}, and the "
@@ -191,10 +195,10 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
     control = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
     return Tokenizer.around(
         encode,
-        tokenizer(ANCHOR).input_ids,
-        tokenizer.pad_token_id or 0,
-        control,
-        lambda token: tokenizer.decode([token]),
+        row=tokenizer(ANCHOR).input_ids,
+        pad=tokenizer.pad_token_id or 0,
+        control=control,
+        decode=lambda token: tokenizer.decode([token]),
     )
 
 
@@ -257,8 +261,9 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     sides = config.get("size", size)
     if isinstance(sides, int):
         sides = {"shortest_edge": sides}
-    crop = config.get("crop_size", size)
-    crop_sides = crop.values() if isinstance(crop, dict) else [crop]
+    crop_sides = config.get("crop_size", size)
+    if not isinstance(crop_sides, dict):
+        crop_sides = {"height": crop_sides}
 
     is_by_shortest = sides.keys() == {"shortest_edge"}
     if is_by_shortest:
@@ -274,7 +279,7 @@ def pixels_of(folder: Path, size: int) -> Pixels:
         and mean
         and std
         and resample in RESAMPLING
-        and {*sides.values(), *crop_sides} == {size}
+        and {*sides.values(), *crop_sides.values()} == {size}
         and config.get("rescale_factor", 1 / 255) == 1 / 255
     )
     if not is_supported:
@@ -283,8 +288,11 @@ def pixels_of(folder: Path, size: int) -> Pixels:
             f"bicubic) to squares of {size} pixels, which the model takes, rescale them by 1/255, "
             "and normalise them with image_mean and image_std"
         )
-    resize = "shortest" if is_by_shortest else "squash"
-    return Pixels(size, mean, std, resize, RESAMPLING[resample])
+    resize = "squash"
+    if is_by_shortest:
+        resize = "shortest"
+    return Pixels(
+        size=size, mean=mean, std=std, resize=resize, interpolation=RESAMPLING[resample])
 
 
 def find_folder(name: str) -> tuple[Path, str]:

@@ -166,10 +166,10 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
     if hasattr(tokenizer, "encode"):
         return Tokenizer.around(
             tokenizer.encode,
-            row,
-            pad,
-            tokenizer.all_special_ids,
-            lambda token: tokenizer.decode([token]),
+            row=row,
+            pad=pad,
+            control=tokenizer.all_special_ids,
+            decode=lambda token: tokenizer.decode([token]),
         )
     inner = tokenizer.tokenizer
 
@@ -178,7 +178,8 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
 
     # The token for unknown words stands for text, so it is no control token.
     control = [token for token in inner.all_special_ids if token != inner.unk_token_id]
-    return Tokenizer.around(encode, row, pad, control, lambda token: inner.decode([token]))
+    return Tokenizer.around(
+        encode, row=row, pad=pad, control=control, decode=lambda token: inner.decode([token]))
 
 
 def pixels_of(config: dict[str, Any]) -> Pixels:
