@@ -10,7 +10,7 @@ BASE = {
         "dataset": "UCF101", "split": "test", "n": 3783, "images": "i0", "listing": "l0",
         "classes": "c0", "corruption": "", "severity": 0, "subset": "",
     },
-    "views": {"pipeline": "views-1", "count": 64, "size": 224, "augmix": True},
+    "views": {"pipeline": "views-1", "count": 64, "augmix": True},
     "model": {
         "backbone": "ViT-B/16", "weights": "w0",
         "prompt": {"kind": "words", "words": "a photo of a", "position": "end"},

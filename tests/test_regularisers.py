@@ -8,7 +8,7 @@ from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.functional.objectives import dispersion, marginal_entropy, nearest_angle
 from promptcal.trainers.runs.make_record import method_section
 from promptcal.trainers.soc import SoC
-from promptcal.trainers.tpt import TPT, check_weight
+from promptcal.trainers.tpt import TPT, require_lambda
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
 
@@ -141,4 +141,4 @@ def test_a_term_without_its_own_lambda_is_refused():
         pass
 
     with pytest.raises(ConfigError, match=r"cannot weight SoftSoC: .* in TRAINER\.SOFTSOC\.LAMBDA"):
-        check_weight(SoftSoC, build_cfg("TPT"))
+        require_lambda(SoftSoC, build_cfg("TPT"))

@@ -114,8 +114,8 @@ class BaseTrainer:
         if model is None:  # a given model is on its device already
             refuse_shared_gpu(self.numerics.device, self.dist.world)
 
-    def take_over(self, weights: str, identity: ImageIdentity | None = None) -> None:
-        """Takes over what is known, so that the run does not hash the same files again.
+    def set_known_hashes(self, weights: str, identity: ImageIdentity | None = None) -> None:
+        """Sets what is known already, so that the run does not hash the same files again.
 
         Args:
             weights: Hash of the backbone's weights.
@@ -195,7 +195,7 @@ class BaseTrainer:
                 if self.dist.is_main:
                     self.report_changed_files()
                     if self.log_name:
-                        run_dir.note(result_block(results, train))
+                        run_dir.note(result_block(results, trained=train))
         logger.info("results in %s", run_dir.path)
         return results
 
@@ -214,7 +214,7 @@ class BaseTrainer:
         protocol = self.prompt_facts.protocol
         if protocol is not None:
             values["MODEL.INIT_WEIGHTS"] = protocol.tag
-        values.update(self.own_pixels)
+        values.update(self.backbone_pixels)
         values["TEST.LIMIT"] = self.data.available
         return values
 
@@ -240,8 +240,8 @@ class BaseTrainer:
         checked.clip  # noqa: B018 - loads the model
 
     # What the run is. Each of these is found out when it is first asked for: the images, what they
-    # show, weights and prompt by their hashes, the record of all that, and the folder. They do not
-    # need the model (`own_pixels` is an exception), so a finished run is recognised without it.
+    # show, weights and prompt by their hashes, the record of all that, and the folder. They need no
+    # model (`backbone_pixels` is an exception), so a finished run is recognised without it.
 
     @cached_property
     def data(self) -> EvalData:
@@ -328,9 +328,9 @@ class BaseTrainer:
             data=self.data,
             identity=self.identity,
             num_views=self.num_views,
-            pixels=self.own_pixels,
+            pixels=self.backbone_pixels,
             prompt=self.prompt_facts,
-            classes=self.code,
+            source_classes=self.source_classes,
             online=self.online,
             tunes_context=self.tunes_context,
             training=self.training_facts(),
@@ -340,7 +340,7 @@ class BaseTrainer:
         return self.dist.broadcast(make_record(facts))
 
     @property
-    def own_pixels(self) -> dict[str, list[float]]:
+    def backbone_pixels(self) -> dict[str, list[float]]:
         """The backbone's own normalisation, for settings that give one; {} where it is not needed.
 
         INPUT.PIXEL_MEAN and INPUT.PIXEL_STD with the backbone's own numbers count as unset. Those
@@ -358,7 +358,7 @@ class BaseTrainer:
         return RunDir(run_path(self.cfg), self.record)
 
     @property
-    def code(self) -> list[type]:
+    def source_classes(self) -> list[type]:
         """The classes whose code makes the predictions: the method's, and those of added terms."""
         classes: list[type] = [type(self)]
         for term in parse_regularisers(self.cfg.TRAINER.REGULARISERS):
@@ -451,12 +451,12 @@ class BaseTrainer:
         """
         run_dir = self.run_dir
         images = self.image_columns()
-        facts = self.facts()
+        fields = self.result_fields()
         columns = run_dir.merge(predictor.parts, images, text=self.clip.text.cpu().numpy())
         if len(columns["index"]) == 0:
             raise DataError("no test image could be read")
         results = {
-            **facts,
+            **fields,
             **summarise(columns, self.cfg.TEST.BINS),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
@@ -474,7 +474,7 @@ class BaseTrainer:
             "filename": np.array(self.identity.names, dtype=np.str_),
         }
 
-    def facts(self) -> dict[str, object]:
+    def result_fields(self) -> dict[str, object]:
         """What results.json says of the run besides its predictions."""
         cfg = self.cfg
         metadata = self.metadata()
@@ -494,7 +494,7 @@ class BaseTrainer:
             "data_hash": self.record.data["images"],
             "weights_hash": self.weights,
             "precision": self.numerics.precision,
-            "views": self.record.views["pipeline"],
+            "views": self.record.views["pipeline"],  # not their number, which config.yaml has
             **metadata,
             **machine,
             "classnames": list(self.data.classnames),
@@ -528,8 +528,8 @@ class BaseTrainer:
             logger.info("finished before; nothing to compute")
             return results
         logger.info("the predictions are there; only the metrics are computed again")
-        measured = metrics(read_predictions(self.run_dir.path), bins)
         if self.dist.is_main:
+            measured = metrics(read_predictions(self.run_dir.path), bins)
             results = self.run_dir.write_results({**results, **measured})
         return self.dist.broadcast(results)
 

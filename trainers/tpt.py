@@ -52,7 +52,7 @@ class TPT(BaseTrainer):
         if cfg.TTA.STEPS:
             require_kept_views(cfg)
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
-            check_weight(find_regulariser(name), cfg)
+            require_lambda(find_regulariser(name), cfg)
 
     def __init__(
         self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
@@ -254,73 +254,76 @@ class TPT(BaseTrainer):
         # to views of which the prompt has become sure.
         selected = self.select(logits)[..., None]  # (B, n, 1)
         selected_views = views.take_along_dim(selected, dim=1)  # (B, n, d)
-        first = logits.take_along_dim(selected, dim=1)  # (B, n, K)
-        plain = logits[:, :1]  # (B, 1, K)
+        first_logits = logits.take_along_dim(selected, dim=1)  # (B, n, K)
+        plain_logits = logits[:, :1]  # (B, 1, K)
         # AdamW works elementwise, so one optimizer on a batch of contexts is one optimizer per
         # image.
         optimizer = torch.optim.AdamW(
             [context], lr=self.cfg.OPTIM.LR, weight_decay=self.cfg.OPTIM.WEIGHT_DECAY)
         if moments is not None:
-            optimizer.state[context] = moments
+            optimizer.state[context] = moments  # continues where the image before it ended
 
         # In the first step all episodes share the text features, which are constant in a run: the
         # text tower runs neither forward nor, with a Jacobian, backward.
-        step = self.text_gradient(start.text, selected_views, plain)
-        context.grad = start.gradient(step.gradient)
+        result = self.text_gradient(start.text, selected_views, plain_logits)
+        context.grad = start.gradient(result.gradient)
         optimizer.step()
         for _ in range(1, self.cfg.TTA.STEPS):
             text, to_context = start.encoder.with_vjp(context)  # (B, K, d)
-            step = self.text_gradient(text, selected_views, plain, first)
-            context.grad = to_context(step.gradient)
+            result = self.text_gradient(text, selected_views, plain_logits, first_logits)
+            context.grad = to_context(result.gradient)
             optimizer.step()
-        return Tuned(context, step.loss, step.penalty)
+        return Tuned(context, result.loss, result.penalty)
 
     def text_gradient(
-        self, text: Tensor, selected_views: Tensor, plain: Tensor, first: Tensor | None = None,
+        self, text: Tensor, selected_views: Tensor, plain_logits: Tensor,
+        first_logits: Tensor | None = None,
     ) -> TextGradient:
-        """The gradient of the episodes' losses at the text features.
+        """The gradient of the episodes' losses L(ℓ, p₁, p₂, …) at the text features T.
+
+        dL/dT = ∂L/∂ℓ · dℓ/dT + Σ ∂L/∂pᵢ · dpᵢ/dT, with the loss ℓ of the views and penalties pᵢ. In
+        the first step all episodes share T, so each dpᵢ/dT is computed once; ∂L/∂ℓ and ∂L/∂pᵢ are
+        numbers that differ from episode to episode.
 
         Args:
             text: Text features: (K, d) in the first step, where all episodes share them;
                 (B, K, d) later.
             selected_views: Unit features (B, n, d) of the selected views.
-            plain: Logits (B, 1, K) of the plain view before the first step.
-            first: Logits (B, n, K) of the selected views in the first step; None in that step.
+            plain_logits: Of the plain view before the first step, (B, 1, K).
+            first_logits: Of the selected views in the first step, (B, n, K); None in that step.
         """
         batch = len(selected_views)
         with torch.enable_grad():
             # Each episode has a gradient of its own at the features, also where all share them.
             leaf = text.expand(batch, *text.shape[-2:]).detach().requires_grad_()  # (B, K, d)
             logits = class_logits(selected_views, leaf, self.clip.scale)  # (B, n, K)
-            if first is None:
-                first = logits
-            loss = self.episode_loss(logits, first, plain)  # (B,)
+            if first_logits is None:
+                first_logits = logits
+            loss = self.episode_loss(logits, first_logits, plain_logits)  # (B,)
             # An episode's loss depends on its own row alone, so the gradient of the sum holds those
             # of the single losses.
             (loss_gradient,) = torch.autograd.grad(loss.sum(), leaf)
 
-            # The penalties depend on the text features alone. In the first step all images share
-            # these, so each penalty is differentiated once; only its weight differs from image to
-            # image. By the chain rule, the total is then differentiated with respect to the
-            # numbers `loss` and `penalty` of each image.
+            # L as a function of the numbers ℓ and pᵢ of each episode.
             loss = loss.detach().requires_grad_()
             total = loss.clone()
             penalties: list[Tensor] = []  # (B,) each
             penalty_gradients: list[Tensor] = []  # (K, d) or (B, K, d) each
             for term in self.terms:
-                at_text = term.evaluate(text)
-                if at_text is None:
+                penalty_value = term.evaluate(text)
+                if penalty_value is None:
                     continue
-                penalty = at_text.value.expand(batch).clone().requires_grad_()
+                penalty = penalty_value.value.expand(batch).clone().requires_grad_()
                 total = total + term.weight(loss, penalty) * penalty
                 penalties.append(penalty)
-                penalty_gradients.append(at_text.gradient)
-            slopes = torch.autograd.grad(total.sum(), [loss, *penalties])  # (B,) each
+                penalty_gradients.append(penalty_value.gradient)
+            # ∂L/∂ℓ, then each ∂L/∂pᵢ, (B,) each.
+            loss_slope, *penalty_slopes = torch.autograd.grad(total.sum(), [loss, *penalties])
 
-        gradient = slopes[0][:, None, None] * loss_gradient
+        gradient = loss_slope[:, None, None] * loss_gradient
         if penalties:
             of_penalties = torch.zeros((), device=text.device)
-            for slope, penalty_gradient in zip(slopes[1:], penalty_gradients, strict=True):
+            for slope, penalty_gradient in zip(penalty_slopes, penalty_gradients, strict=True):
                 of_penalties = of_penalties + slope[:, None, None] * penalty_gradient
             gradient = gradient + of_penalties
         penalty_sum = torch.zeros_like(loss.detach())
@@ -461,7 +464,7 @@ def find_regulariser(name: str) -> type[TPT]:
     )
 
 
-def check_weight(method: type[TPT], cfg: CfgNode) -> None:
+def require_lambda(method: type[TPT], cfg: CfgNode) -> None:
     """Refuses a regulariser for other methods that has no λ, which TRAINER.REGULARISERS replaces.
 
     Args:

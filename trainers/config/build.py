@@ -42,7 +42,8 @@ def build_cfg(
     """The settings of a run: defaults < the trainer's yaml < data set yaml < `config_file` < flags
     < opts.
 
-    The settings of a resumed run replace the trainer's yaml.
+    The settings of a resumed run replace the trainer's yaml. That of a method with `own_views`
+    overrides the data set's.
 
     Args:
         trainer: The name of a trainer; "" if a file or pair has it.

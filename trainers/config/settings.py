@@ -1,4 +1,4 @@
-"""What the settings of a run mean: which have an effect, which a user changed, and their names.
+"""Which settings of a run have an effect and which a user changed; tags and words made of them.
 
 The rows themselves are in table.py and in the methods' files.
 """
@@ -124,7 +124,7 @@ class Effects:
         used: The settings that the method reads, among those with `used_by` in the table; None if
             they are not known.
         only_tests: Whether a method that learns from labelled images tests a finished prompt.
-        foreign: The settings of methods that the run does not use.
+        of_unused_methods: The settings of methods that the run does not use.
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class Effects:
         if self.method.used_settings is not None:
             self.used = self.method.used_settings(settings)
         self.only_tests = self.method.trained and not trains
-        self.foreign = foreign_keys(settings, trainer)
+        self.of_unused_methods = keys_of_unused_methods(settings, trainer)
 
-    def has(self, row: Setting) -> bool:
+    def has_effect(self, row: Setting) -> bool:
         """Whether a setting has an effect."""
-        if row.key in self.foreign or not influences_predictions(row):
+        if row.key in self.of_unused_methods or not influences_predictions(row):
             return False
         if self.only_tests and row.role is Role.METHOD and not row.in_path:
             return False
@@ -181,7 +181,7 @@ def effective_settings(
     for key, row in rows_of(settings, cfg.TRAINER.NAME).items():
         if keys is not None and key not in keys:
             continue
-        if effects.has(row):
+        if effects.has_effect(row):
             values[key] = effective_value(row, settings[key], settings, resolved or {})
     return values
 
@@ -195,7 +195,7 @@ def effective_rows(settings: Mapping[str, object], trainer: str) -> dict[str, Se
     """
     effects = Effects(settings, trainer)
     rows = rows_of(settings, trainer)
-    return {key: row for key, row in rows.items() if effects.has(row)}
+    return {key: row for key, row in rows.items() if effects.has_effect(row)}
 
 
 def changed_settings(
@@ -217,7 +217,7 @@ def changed_settings(
     effects = Effects(leaves(cfg), cfg.TRAINER.NAME, trains)
     changed = {}
     for row, default, value in differences(cfg, resolved or {}):
-        if not row.in_path and effects.has(row):
+        if not row.in_path and effects.has_effect(row):
             changed[row.key] = (default, value)
     return changed
 
@@ -276,7 +276,7 @@ def added_terms(settings: Mapping[str, object]) -> set[str]:
     return {method_key(term.partition(":")[0]) for term in terms if term.strip()}
 
 
-def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
+def keys_of_unused_methods(settings: Mapping[str, object], trainer: str) -> set[str]:
     """The settings of methods that a run does not use.
 
     A config with added terms has the settings of all methods. Of an added term all count but its λ,
@@ -290,7 +290,7 @@ def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
         return set()
     own_keys = declared_rows([trainer]).keys()
     terms = added_terms(settings)
-    foreign = set()
+    keys = set()
     for key in settings:
         if key in own_keys:
             continue
@@ -298,8 +298,8 @@ def foreign_keys(settings: Mapping[str, object], trainer: str) -> set[str]:
         if "." in key:
             branch = method_key(key.split(".")[1])
         if branch not in terms or key.endswith(".LAMBDA"):
-            foreign.add(key)
-    return foreign
+            keys.add(key)
+    return keys
 
 
 def effective_value(

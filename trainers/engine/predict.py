@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...datasets.utils.cli import Terminated
 from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
 from ...datasets.views.loader import batched
 from ..functional.posthoc import StrongViews
@@ -131,7 +132,7 @@ class Predictor:
                 )
             # A method whose state cannot be saved or restored fails now, not after hours.
             self.trainer.load_state(self.trainer.state())
-        finished, missing = self.resume()
+        finished, missing = self.find_finished()
         # On a network disk that lags, processes may see other parts: the main process decides.
         missing = self.dist.broadcast(missing)
         if missing:
@@ -144,7 +145,7 @@ class Predictor:
                 self.predict_parts(missing, progress)
         self.dist.barrier()
 
-    def resume(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
+    def find_finished(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
         """Finds out what an interrupted run has left to do.
 
         An online method continues from its last saved state; parts after that state are predicted
@@ -197,7 +198,7 @@ class Predictor:
         if is_gpu(self.device) and not self.trainer.online:
             batches_ahead = 1
 
-        parts = PartWriter(self, progress)
+        writer = PartWriter(self, progress)
         features = self.store.batches([batch.indices for batch in batches])
         launched: deque[LaunchedBatch] = deque()
         strong_views: list[StrongViews] = []  # of the part so far
@@ -205,14 +206,14 @@ class Predictor:
             for batch, batch_features in zip(batches, features, strict=True):
                 launched.append(self.launch(batch, batch_features, strong_views))
                 while len(launched) > batches_ahead:
-                    parts.add(launched.popleft())
-        except (UserError, KeyboardInterrupt):
-            # The device works: what was launched before is finished and saved.
+                    writer.add(launched.popleft())
+        except (UserError, KeyboardInterrupt, Terminated):
+            # The device still works: what was launched before is finished and saved.
             while launched:
-                parts.add(launched.popleft())
+                writer.add(launched.popleft())
             raise
         while launched:
-            parts.add(launched.popleft())
+            writer.add(launched.popleft())
 
     def launch(
         self, batch: Batch, features: FeatureBatch, strong_views: list[StrongViews],

@@ -151,7 +151,7 @@ class PlannedRecords:
         if backbone not in self.weights:
             self.weights[backbone] = weights_hash(backbone)
         images = (*data_settings(cfg), cfg.TEST.SPLIT, cfg.TEST.LIMIT, cfg.TEST.IMBALANCE)
-        trainer.take_over(self.weights[backbone], self.identities.get(images))
+        trainer.set_known_hashes(self.weights[backbone], self.identities.get(images))
         self.identities[images] = trainer.identity
         return trainer
 

@@ -24,7 +24,7 @@ from ...datasets.views.kernel_cache import pipeline
 from ..config.build import dataset_file_of
 from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
-from ..config.table import CLASS_TOKEN_POSITION
+from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
 from ..registry import backbone_label, method_info
 from ..vlm.numerics import Numerics, resolve_precision
 from ..vlm.openai import PUBLISHED_WEIGHTS
@@ -34,14 +34,16 @@ from .record import AUTO, RunRecord, content_hash
 
 # Settings that have a place of their own in the record, outside `method.settings`. Full names, or
 # prefixes that end in a dot.
-ELSEWHERE = ("SEED", "DATASET.", "INPUT.", "DATALOADER.", "MODEL.", "PROMPT.", "TEST.", "TTA.VIEWS",
-             "TTA.AUGMIX", "TTA.RESET", "TTA.JACOBIAN", "TTA.EPISODES", "TRAINER.NAME",
-             CLASS_TOKEN_POSITION)
-# The method's source: formulas count, the life cycle of runs holds none.
+RECORDED_ELSEWHERE = (
+    "SEED", "DATASET.", "INPUT.", "DATALOADER.", "MODEL.", "PROMPT.", "TEST.", "TTA.VIEWS",
+    "TTA.AUGMIX", "TTA.RESET", "TTA.JACOBIAN", "TTA.EPISODES", "TRAINER.NAME",
+    CLASS_TOKEN_POSITION,
+)
+# The source of a method includes the formulas that it imports, but not base.py, which has none.
 FORMULAS = Path(__file__).resolve().parents[1] / "functional"
 LIFE_CYCLE = f"{__name__.partition('.trainers.')[0]}.trainers.base"
 # What the training of a prompt depends on besides the method's settings.
-OF_TRAINING = ("DATASET.NUM_SHOTS", "DATALOADER.TRAIN_X.BATCH_SIZE")
+TRAINING_SETTINGS = ("DATASET.NUM_SHOTS", "DATALOADER.TRAIN_X.BATCH_SIZE")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +56,10 @@ class RunFacts:
         identity: What these images are.
         num_views: How many views of each image the method uses.
         weights: Hash of the backbone's weights.
-        pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
-            some and do not tell the backbone's own; {} otherwise.
+        pixels: The backbone's INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, for settings that give some; {}
+            where they are not needed.
         prompt: The prompt that the run starts from.
-        classes: The trainer's class and those of added terms.
+        source_classes: The trainer's class and those of added terms.
         online: Whether predictions depend on the order of the images.
         tunes_context: Whether the method tunes the context by gradients.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
@@ -71,7 +73,7 @@ class RunFacts:
     weights: str
     pixels: Mapping[str, Any]
     prompt: PromptFacts
-    classes: Sequence[type]
+    source_classes: Sequence[type]
     online: bool
     tunes_context: bool
     training: Mapping[str, Any] | None
@@ -117,7 +119,7 @@ def make_record(facts: RunFacts) -> RunRecord:
     """The record of a run, before its model is loaded."""
     cfg = facts.cfg
     augmix = facts.data.dataset.augmix
-    # What defaults stand for here.
+    # What `auto` stands for on this device and data set.
     resolved = {
         "MODEL.PREC": resolve_precision("auto", facts.numerics.device),
         "TTA.AUGMIX": "on" if augmix else "off",
@@ -129,7 +131,7 @@ def make_record(facts: RunFacts) -> RunRecord:
         data=data_section(cfg, facts.data, facts.identity),
         views=views_section(cfg, augmix, facts.num_views, changed),
         model=model_section(cfg, facts.weights, facts.prompt),
-        method=method_section(cfg, facts.classes, facts.online, facts.training),
+        method=method_section(cfg, facts.source_classes, facts.online, facts.training),
         numerics=numerics_section(cfg, facts.numerics, facts.tunes_context),
         seed=cfg.SEED,
         changed=changed_section(changed),
@@ -237,7 +239,7 @@ def method_section(
 
     Args:
         cfg: All settings.
-        classes: The trainer's class and those of added terms.
+        source_classes: The trainer's class and those of added terms.
         online: Whether predictions depend on the order of the images.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
     """
@@ -286,7 +288,7 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
 
 def is_elsewhere(key: str) -> bool:
     """Whether a setting has a place of its own in the record."""
-    for name in ELSEWHERE:
+    for name in RECORDED_ELSEWHERE:
         if key == name or (name.endswith(".") and key.startswith(name)):
             return True
     return False
@@ -297,7 +299,7 @@ def stream_section(cfg: CfgNode) -> dict[str, Any]:
     section: dict[str, Any] = {"order": cfg.TEST.ORDER}
     if cfg.TEST.ORDER == "correlated":
         section["correlation"] = cfg.TEST.CORRELATION
-    if str(cfg.TTA.RESET) not in ("image", "1"):
+    if str(cfg.TTA.RESET) not in EVERY_IMAGE:
         section["reset"] = str(cfg.TTA.RESET)
     return section
 
@@ -310,7 +312,7 @@ def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
         images: Identity of the set of training images.
     """
     settings = leaves(cfg)
-    return {"settings": {key: settings[key] for key in OF_TRAINING if key in settings},
+    return {"settings": {key: settings[key] for key in TRAINING_SETTINGS if key in settings},
             "images": images}
 
 

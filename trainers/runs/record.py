@@ -28,7 +28,7 @@ IDENTITY = ("data", "views", "model", "method", "numerics", "seed")
 # Fields by their path in the record, as "section.field".
 DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "data.groups",
         "data.classes", "data.corruption", "data.severity", "data.subset")
-VIEWS = ("views.pipeline", "views.count", "views.size", "views.augmix", "views.pixels")
+VIEWS = ("views.pipeline", "views.count", "views.augmix", "views.pixels")
 MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.templates",
          "model.prompt.hash", "model.prompt.position", "model.prompt.ensemble")
 METHOD = ("method.trainer", "method.settings", "method.stream", "method.source",
@@ -43,8 +43,8 @@ COLUMN = ("data.images", "data.classes", "data.subset")
 TABLE = ("model.weights",)
 # The values of all settings. On one data set these must agree, not only that both are the defaults:
 # a default may have been edited between two runs.
-VALUES = ("method.settings", "method.training.settings", "views.count", "views.size",
-          "views.augmix", "views.pixels")
+VALUES = ("method.settings", "method.training.settings", "views.count", "views.augmix",
+          "views.pixels")
 
 # What must be equal for each purpose. Whatever is not listed may differ.
 PURPOSES: Mapping[str, tuple[str, ...]] = {
@@ -78,7 +78,7 @@ WORDS: Mapping[str, str] = {
     "data.classes": "class names", "data.corruption": "DATASET.CORRUPTION",
     "data.severity": "DATASET.SEVERITY", "data.subset": "subset",
     "views.pipeline": "code that makes views", "views.count": "TTA.VIEWS",
-    "views.size": "size of the views", "views.augmix": "TTA.AUGMIX",
+    "views.augmix": "TTA.AUGMIX",
     "views.pixels.mean": "INPUT.PIXEL_MEAN", "views.pixels.std": "INPUT.PIXEL_STD",
     "model.weights": "weights", "model.prompt.kind": "kind of prompt",
     "model.prompt.protocol": "prompt", "model.prompt.words": "PROMPT.CTX_INIT",
@@ -110,7 +110,7 @@ class RunRecord:
             the ordered list), groups (hash of which image is of which patient or other group;
             absent without groups), classes (hash of the class names), corruption, severity,
             subset.
-        views: pipeline, count, size, augmix, pixels.
+        views: pipeline, count, augmix, pixels. Their size is the backbone's, which its weights fix.
         model: backbone, weights (hash), prompt {kind, protocol, words, templates, hash, position,
             ensemble}.
         method: trainer, settings, stream (order, correlation, reset; online methods only), source,
@@ -208,7 +208,10 @@ class RunRecord:
         return values
 
     def key(self, purpose: str, without: str | Sequence[str] = "") -> str:
-        """A text that is equal for two records if they are the same for this purpose.
+        """A text that is equal only for records that are the same for this purpose.
+
+        Records of two releases with the same method have other texts, as the code of built-in
+        methods differs: `difference` and `group_records` know that.
 
         Args:
             purpose: A key of PURPOSES.
