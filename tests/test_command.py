@@ -60,10 +60,8 @@ def test_examples_are_shown_as_they_can_be_typed(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "\n    promptcal reproduce all --demo\n" in out
     assert "promptcal reproduce all --root DATA --jobs 8" in out
-    assert (
-        as_typed("torchrun --nproc-per-node 8 tools/train.py")
-        == "torchrun --nproc-per-node 8 -m promptcal train"
-    )
+    typed = as_typed("torchrun --nproc-per-node 8 tools/train.py")
+    assert typed == "torchrun --nproc-per-node 8 -m promptcal train"
     assert as_typed("bash tools/demo.sh") == "promptcal demo"
 
 

@@ -71,12 +71,10 @@ def test_defaults_are_coops(shots, dataset, epochs):
     assert epochs_of(cfg) == epochs
     assert epochs_of(build_cfg("CoOp", opts=["OPTIM.MAX_EPOCH", 7])) == 7
     assert (cfg.OPTIM.LR, cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY) == (0.002, 0.9, 5e-4)
-    assert (
-        cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE,
-    ) == (1, 1e-5, 32)
-    assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, build_cfg("CoOp").DATASET.NUM_SHOTS) == (
-        16, False, 16,
-    )
+    assert (cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR) == (1, 1e-5)
+    assert cfg.DATALOADER.TRAIN_X.BATCH_SIZE == 32
+    assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC) == (16, False)
+    assert build_cfg("CoOp").DATASET.NUM_SHOTS == 16
 
 
 def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path):
@@ -316,10 +314,8 @@ def test_trained_prompt_trains_once(coop, config, tmp_path, caplog):
     path.unlink()
     results = (tmp_path / "run" / "results.json").read_text()
     coop()  # computes nothing, but says so
-    assert (
-        f"{path} was removed: runs that start from this prompt need it; to train it again"
-        in caplog.text
-    )
+    words = f"{path} was removed: runs that start from this prompt need it; to train it again"
+    assert words in caplog.text
     assert not path.exists()
     assert trained_prompt(config()) == path and torch.equal(read_context(path)[0], context)
     assert (tmp_path / "run" / "results.json").read_text() == results
@@ -338,9 +334,8 @@ def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_
     build_trainer(config(*opts)).run()
     trained = read_predictions(tmp_path / "run")
     prompt = find_prompt(tmp_path / "run")
-    build_trainer(
-        config(*opts, "MODEL.INIT_WEIGHTS", prompt, "OUTPUT_DIR", tmp_path / "later")
-    ).run(train=False)
+    cfg = config(*opts, "MODEL.INIT_WEIGHTS", prompt, "OUTPUT_DIR", tmp_path / "later")
+    build_trainer(cfg).run(train=False)
     later = read_predictions(tmp_path / "later")
     assert np.array_equal(later["logits"], trained["logits"])
     assert np.array_equal(later["zero_shot_logits"], trained["zero_shot_logits"])

@@ -1,6 +1,5 @@
 """ImageNet-C, CIFAR, CIFAR-C and LandCover's corruptions, on files made here in the true
 layouts."""
-import json
 import pickle
 import shutil
 from pathlib import Path
@@ -22,6 +21,7 @@ from promptcal.trainers.vlm.templates import find_templates
 
 from common import run_tool
 from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c, labels_of, paths_of
+from folders import results_of
 from hosted_sets import pack
 
 NEW = ("CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC")
@@ -174,10 +174,8 @@ def test_imagenet_c(folder, tmp_path, caplog):
     build_imagenet_c(tmp_path, ["fog", "saturate"], (1, 5), folder)
     data = build_dataset("ImageNetC", tmp_path, corruption="saturate", severity=1)
     assert data.classnames == list(WNIDS.values()) and len(data.test) == 24
-    assert (
-        data.test[2].impath
-        == f"{tmp_path}/{folder}/saturate/1/{list(WNIDS)[1]}/ILSVRC2012_val_00000000.JPEG"
-    )
+    image = f"saturate/1/{list(WNIDS)[1]}/ILSVRC2012_val_00000000.JPEG"
+    assert data.test[2].impath == f"{tmp_path}/{folder}/{image}"
     assert data.read_image(data.test[0]).mode == "RGB"
     for corruption, words in (("fog", "only at severity 1, 5"), ("snow", "not there")):
         with pytest.raises(DataError, match=f"{corruption} is {words} in .*{folder}, and severity "
@@ -313,23 +311,18 @@ def test_a_corruption_is_a_data_set_of_its_own(clip_file, tmp_path):
     assert len({logits.tobytes() for logits in logits_of_runs}) == 4
     assert len(list((tmp_path / "cache").iterdir())) == 4
     build_cifar_c(tmp_path, ["fog"])
-    files = run(
-        "TPT", "cifar10_c", "DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 2, "TTA.VIEWS", 10
-    )["filename"]
+    corruption = ("DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 2)
+    files = run("TPT", "cifar10_c", *corruption, "TTA.VIEWS", 10)["filename"]
     assert files[:2].tolist() == ["CIFAR-10-C/fog.npy::20", "CIFAR-10-C/fog.npy::22"]
     done = run_tool(
         "report.py", tmp_path / "runs", "--out", tmp_path / "report", "--demo", "--no-figures"
     )
     assert done.returncode == 0, done.stderr
     tables = (tmp_path / "report" / "tables.md").read_text()
-    assert (
-        "| LandCover | LandCover fog 1 | LandCover fog 5 | LandCover contrast 5 |"
-        in tables.replace("  ", "")
-    )
-    assert (
-        json.loads(next(tmp_path.glob("runs/TPT*/results.json")).read_text())["dataset"]
-        == "CIFAR10C-fog-2"
-    )
+    words = "| LandCover | LandCover fog 1 | LandCover fog 5 | LandCover contrast 5 |"
+    assert words in tables.replace("  ", "")
+    (folder,) = tmp_path.glob("runs/TPT*")
+    assert results_of(folder)["dataset"] == "CIFAR10C-fog-2"
     fog = ["DATASET.CORRUPTION", "fog"]
     paths = {run_path(build_cfg("SoC", "landcover", opts=opts)).as_posix() for opts in (
         [], ["DATASET.SEVERITY", 3], fog, [*fog, "DATASET.SEVERITY", 3])}

@@ -167,10 +167,8 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
             "ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit
         )
     assert result.returncode == 1
-    assert (
-        f"error: ucf101: cannot write to {root}: File too large; fix this and run again"
-        in result.stderr
-    )
+    words = f"error: ucf101: cannot write to {root}: File too large; fix this and run again"
+    assert words in result.stderr
     assert "damaged" not in result.stderr and "Traceback" not in result.stderr
     assert names(root / ".downloads") == ["UCF-101-midframes.zip"]
     result = run_download("ucf101", "--root", root)

@@ -8,7 +8,7 @@ import torch
 from promptcal.datasets.streams import shuffled
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.report import main as report
-from promptcal.trainers import TRAINER_REGISTRY, Adapter, adapt, build_cfg, build_trainer
+from promptcal.trainers import TRAINER_REGISTRY, Adapter, adapt, build_cfg
 from promptcal.trainers.functional.objectives import class_logits, confident_views, unit
 from promptcal.trainers.report.figures.stream import running
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
@@ -33,9 +33,8 @@ def features_near_classes(clip_model, nearest: float, spread: float) -> torch.Te
     class_parts = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
     generator = torch.Generator().manual_seed(2)
     near = nearest + spread * torch.rand(IMAGES, 1, 1, generator=generator)
-    noise = torch.randn(IMAGES, 1, 48, generator=generator) + 0.3 * torch.randn(
-        IMAGES, 20, 48, generator=generator
-    )
+    noise = torch.randn(IMAGES, 1, 48, generator=generator)
+    noise = noise + 0.3 * torch.randn(IMAGES, 20, 48, generator=generator)
     return unit(near * unit(class_parts)[:, None] + noise / 48**0.5)
 
 
@@ -186,9 +185,9 @@ def test_a_batch_is_a_stream_in_order(clip_model, hard, method):
     """Several images at once give what they give one by one, not the first one's prediction
     alone."""
     def make():
-        return make_trainer(
-            method, clip_model, *(["TRAINER.ONZETA.IMAGES", IMAGES] if method == "OnZeta" else [])
-        )
+        if method == "OnZeta":
+            return make_trainer(method, clip_model, "TRAINER.ONZETA.IMAGES", IMAGES)
+        return make_trainer(method, clip_model)
 
     expected = predict(make(), hard)
     trainer = make()
@@ -260,12 +259,10 @@ def test_a_carried_context_equals_the_reference(clip_model, every):
 def test_the_family_carries_its_context(clip_model, method):
     images = encode_views(as_backbone(clip_model), make_views(images=3))
     at_once = make_trainer(method, clip_model, "TTA.RESET", "never").adapt(images).logits
-    assert torch.equal(
-        predict(make_trainer(method, clip_model, "TTA.RESET", "never"), images), at_once
-    )
-    assert (at_once - make_trainer(method, clip_model).adapt(images).logits)[1:].abs().amax(
-        -1
-    ).min() > 1e-3
+    one_by_one = predict(make_trainer(method, clip_model, "TTA.RESET", "never"), images)
+    assert torch.equal(one_by_one, at_once)
+    episodic = make_trainer(method, clip_model).adapt(images).logits
+    assert (at_once - episodic)[1:].abs().amax(-1).min() > 1e-3
 
 
 def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
@@ -296,20 +293,9 @@ def test_the_range_of_the_plain_view(clip_model, method):
 
 
 @pytest.fixture
-def run(clip_file, image_folder, tmp_path):
+def run(run_method, tmp_path):
     def run(method: str, folder: str, *opts: object) -> dict[str, np.ndarray]:
-        build_trainer(
-            build_cfg(
-                method,
-                "configs/datasets/image_folder.yaml",
-                flags=[
-                    "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file,
-                    "OUTPUT_DIR", tmp_path / folder, "TEST.PART", 3, "TTA.VIEWS", 10,
-                    "DATALOADER.NUM_WORKERS", 0, *opts,
-                ],
-            )
-        ).run()
-        return read_predictions(tmp_path / folder)
+        return run_method(method, tmp_path / folder, "TEST.PART", 3, *opts)
     return run
 
 
@@ -377,10 +363,8 @@ def test_a_carried_context_in_the_report(run, tmp_path, capsys):
     """Its label says when it is reset, and its figure shows the stream."""
     for reset in ("image", "never"):
         run("TPT", f"reset/{reset}", "TTA.RESET", reset)
-    assert (
-        "TPT, never reset"
-        in capsys.readouterr().out + (tmp_path / "reset/never/log.txt").read_text()
-    )
+    words = "TPT, never reset"
+    assert words in capsys.readouterr().out + (tmp_path / "reset/never/log.txt").read_text()
     report([str(tmp_path / "reset/never"), "--out", str(tmp_path / "alone")])
     report([str(tmp_path / "reset"), "--no-figures"])
     out = capsys.readouterr().out

@@ -125,10 +125,8 @@ def test_numbered_folds(skin, caplog):
         rows.append((image, code, str(number % 3), group))
     write_csv(skin, "path,diagnosis,fold,patient", rows)
     assert len(build_dataset("Table", skin).test) == 5  # numbers are no splits by themselves
-    assert (
-        "the column 'fold' is not used: its values (0, 1, 2) do not say what is for testing"
-        in caplog.text
-    )
+    words = "the column 'fold' is not used: its values (0, 1, 2) do not say what is for testing"
+    assert words in caplog.text
     message = (
         r"^Table: labels.csv, row 1 \(line 2\): the values '0', '1', '2' in the column 'fold' are none of "
         r'train, val, test; say .* test=0" \(and in 4 more rows\)$'

@@ -334,10 +334,8 @@ def test_finished_runs_without_their_data_are_named(laboratory):
     shutil.rmtree(laboratory.root / "eurosat")
     done = laboratory.reproduce()
     assert done.returncode == 1
-    assert (
-        len(re.findall(r"^failed: .* cannot be compared with the planned one: ", done.stdout, re.M))
-        == 2
-    )
+    failure = r"^failed: .* cannot be compared with the planned one: "
+    assert len(re.findall(failure, done.stdout, re.MULTILINE)) == 2
 
 
 # --- prompts that an experiment trains
@@ -522,10 +520,8 @@ def test_a_dry_run_computes_nothing(demo, tmp_path):
         "reproduce.py", "sals", "--dry-run", "--output-dir", tmp_path, *QUICK, HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "Time unknown: 6 runs, because no run of the same kind is finished." in done.stdout
-    assert (
-        "landcover (12 images) 13.0 to 72; landcover_shift (12 images) 13.0 to 72 points"
-        in done.stdout
-    )
+    words = "landcover (12 images) 13.0 to 72; landcover_shift (12 images) 13.0 to 72 points"
+    assert words in done.stdout
     assert not list(tmp_path.iterdir())
 
 

@@ -89,12 +89,9 @@ def test_what_is_wrong_shows(tmp_path):
 
 def test_only_runs_of_the_logs_conditions_are_compared(tmp_path):
     logits, label = logits_of_the_log()
-    assert (
-        compare_run(tmp_path / "precision", logits, label, changes={"numerics.precision": "fp16"})[
-            "right images"
-        ].limit
-        == 3
-    )
+    half = {"numerics.precision": "fp16"}
+    items = compare_run(tmp_path / "precision", logits, label, changes=half)
+    assert items["right images"].limit == 3
     others = (
         {"settings": {"PROMPT.CTX_INIT": "art of a"}},
         {"changes": {"model.weights": "0", "model.backbone": "file"}},

@@ -199,10 +199,8 @@ def test_coops_own_file_changes_nothing(tmp_path):
         default = build_cfg(trainer, "dtd", opts=["MODEL.BACKBONE.NAME", "ViT-B/16"])
         assert run_path(cfg) == run_path(default)
         assert effective_settings(cfg) == effective_settings(default)
-    assert (
-        build_cfg("CoOp", "dtd", str(file), opts=["DATASET.NUM_SHOTS", 4]).TAG
-        == "NUM_SHOTS-4_MAX_EPOCH-200"
-    )
+    few_shots = build_cfg("CoOp", "dtd", str(file), opts=["DATASET.NUM_SHOTS", 4])
+    assert few_shots.TAG == "NUM_SHOTS-4_MAX_EPOCH-200"
 
 
 def test_what_only_model_and_data_tell_is_given_by_the_caller():
@@ -218,9 +216,8 @@ def test_what_only_model_and_data_tell_is_given_by_the_caller():
     default = build_cfg("SoC", "dtd", opts=["MODEL.BACKBONE.NAME", "open_clip:A/B"])
     assert effective_settings(cfg, resolved) == effective_settings(default, resolved)
     assert cfg.TAG != "default" and retag(cfg, resolved).TAG == "default"
-    assert changed_settings(
-        build_cfg("SoC", "dtd", opts=["TEST.LIMIT", 20]), {"TEST.LIMIT": 1692}
-    ) == {"TEST.LIMIT": (0, 20)}
+    pilot = build_cfg("SoC", "dtd", opts=["TEST.LIMIT", 20])
+    assert changed_settings(pilot, {"TEST.LIMIT": 1692}) == {"TEST.LIMIT": (0, 20)}
     chosen = build_cfg("SoC", "dtd", opts=["TEST.LIMIT", 9000, "TAG", "mine"])
     assert retag(chosen, resolved).TAG == "mine"
 

@@ -258,19 +258,17 @@ def test_a_dry_run_shows_the_groups(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "2 jobs, at most 4 at the same time:" in done.stdout
-    assert re.search(
-        r"^dtd, ViT-L/14, seed 0 +5 +5 +TPT, CTPT, OTPT, SoC, ZeroShot$", done.stdout, re.M
-    ), done.stdout
+    row = r"^dtd, ViT-L/14, seed 0 +5 +5 +TPT, CTPT, OTPT, SoC, ZeroShot$"
+    assert re.search(row, done.stdout, re.MULTILINE), done.stdout
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
 def demo_run(tmp_path, monkeypatch) -> tuple[Workspace, PlannedRun]:
     """A run, and the variables of a job that submitit has started."""
-    for name, value in {
-        "SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7",
-    }.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SUBMITIT_FOLDER", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     workspace = Workspace(output=tmp_path, demo=True, limit=24)
     return workspace, work_groups(expand(read_experiment("class_pairs"), workspace))[0][-1]
 

@@ -72,17 +72,12 @@ def test_soak(clip_file, tmp_path, monkeypatch):
     draw = random.Random(SECONDS)
 
     def run(method: str, folder: Path) -> dict[str, np.ndarray]:
-        build_trainer(
-            build_cfg(
-                method,
-                "configs/datasets/image_folder.yaml",
-                flags=[
-                    "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file,
-                    "OUTPUT_DIR", folder, "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 40,
-                    "TTA.EPISODES", 20, "CACHE.DIR", cache,
-                ],
-            )
-        ).run()
+        cfg = build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
+            "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder,
+            "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20,
+            "CACHE.DIR", cache,
+        ])
+        build_trainer(cfg).run()
         return read_predictions(folder)
 
     def round(method: str, fault: str) -> None:

@@ -90,28 +90,49 @@ MyMethod.weight = lambda self, loss, penalty: 1
 
 
 @pytest.mark.parametrize(("name", "files", "edited"), [
-    ("a name of the package", {
-        "lab/__init__.py": "SCALE = 1\n",
-        "lab/mine.py": METHOD.format("from . import SCALE", "SCALE"),
-    }, "lab/__init__.py"),
-    ("a name that a package above has from a module", {
-        "lab/__init__.py": "from .constants import SCALE\n",
-        "lab/constants.py": "SCALE = 1\n",
-        "lab/mine/__init__.py": METHOD.format("from .. import SCALE", "SCALE"),
-    }, "lab/constants.py"),
-    ("packages without __init__.py", {
-        "lab/mine/__init__.py": "",
-        "lab/mine/method.py": METHOD.format("from ..maths.scale import SCALE", "SCALE"),
-        "lab/maths/scale.py": "SCALE = 1\n",
-    }, "lab/maths/scale.py"),
-    ("a module by its name", {
-        "lab/mine.py": METHOD.format("import importlib", "importlib.import_module('lab.scale').SCALE"),
-        "lab/scale.py": "SCALE = 1\n",
-    }, "lab/scale.py"),
-    ("a function from elsewhere", {
-        "lab/mine.py": METHOD.format("", "2"),
-        "lab/patches.py": PATCH,
-    }, "lab/patches.py"),
+    (
+        "a name of the package",
+        {
+            "lab/__init__.py": "SCALE = 1\n",
+            "lab/mine.py": METHOD.format("from . import SCALE", "SCALE"),
+        },
+        "lab/__init__.py",
+    ),
+    (
+        "a name that a package above has from a module",
+        {
+            "lab/__init__.py": "from .constants import SCALE\n",
+            "lab/constants.py": "SCALE = 1\n",
+            "lab/mine/__init__.py": METHOD.format("from .. import SCALE", "SCALE"),
+        },
+        "lab/constants.py",
+    ),
+    (
+        "packages without __init__.py",
+        {
+            "lab/mine/__init__.py": "",
+            "lab/mine/method.py": METHOD.format("from ..maths.scale import SCALE", "SCALE"),
+            "lab/maths/scale.py": "SCALE = 1\n",
+        },
+        "lab/maths/scale.py",
+    ),
+    (
+        "a module by its name",
+        {
+            "lab/mine.py": METHOD.format(
+                "import importlib", "importlib.import_module('lab.scale').SCALE"
+            ),
+            "lab/scale.py": "SCALE = 1\n",
+        },
+        "lab/scale.py",
+    ),
+    (
+        "a function from elsewhere",
+        {
+            "lab/mine.py": METHOD.format("", "2"), "lab/patches.py": PATCH,
+        },
+        "lab/patches.py",
+    ),
 ])
 def test_an_edit_anywhere_in_a_package_counts(tmp_path, monkeypatch, name, files, edited):
     sources = []
@@ -169,7 +190,14 @@ class Mine(TPT):
 """
     plugin = method_source([make(body)])["plugin"]
     assert method_source([make(body)])["plugin"] == plugin
-    for old, new in (("3", "7"), ("4", "7"), ("5", "7"), ("6", "7"), ("relu", "tanh"), ("FACTOR *", "FACTOR +")):
+    for old, new in (
+        ("3", "7"),
+        ("4", "7"),
+        ("5", "7"),
+        ("6", "7"),
+        ("relu", "tanh"),
+        ("FACTOR *", "FACTOR +"),
+    ):
         assert method_source([make(body.replace(old, new))])["plugin"] != plugin, old
 
 

@@ -126,10 +126,8 @@ def test_an_order_enters_only_where_it_has_an_effect():
 def test_episodic_methods_are_unaffected_by_the_order(train, tmp_path):
     predictions = []
     for order in ("random", "sorted", "correlated"):
-        assert (
-            train("TPT", "TEST.ORDER", order, "--output-dir", tmp_path / order, *FEW).returncode
-            == 0
-        )
+        done = train("TPT", "TEST.ORDER", order, "--output-dir", tmp_path / order, *FEW)
+        assert done.returncode == 0, done.stderr
         predictions.append(read_predictions(tmp_path / order))
         assert "classes_in_64" not in read_results(tmp_path / order)
     for columns in predictions[1:]:
@@ -143,12 +141,9 @@ def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_pat
     results = {}
     for order in ("random", "sorted", "correlated"):
         folder = tmp_path / "runs" / order
-        assert (
-            train(
-                "TDA", "TEST.ORDER", order, "TEST.CORRELATION", 0.01, "--output-dir", folder
-            ).returncode
-            == 0
-        )
+        stream = ("TEST.ORDER", order, "TEST.CORRELATION", 0.01)
+        done = train("TDA", *stream, "--output-dir", folder)
+        assert done.returncode == 0, done.stderr
         results[order] = read_results(folder)["classes_in_64"]
         assert read_predictions(folder)["index"].tolist() == list(range(12))
     assert results == dict.fromkeys(results, 4)  # 12 images are one window

@@ -54,10 +54,10 @@ def test_gradient_equals_the_plain_path(clip_model):
     tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in NAMES])
     context = initial_context(OpenAIBackbone(clip_model), "a photo of a").requires_grad_()
     grad_text = torch.randn(len(NAMES), 48, generator=torch.Generator().manual_seed(1))
-    plain = torch.autograd.grad(
-        reference.encode_prompts(clip_model, tokens, context), context, grad_text
-    )[0]
-    ours = torch.autograd.grad(tower_of(clip_model, NAMES)(context[None])[0], context, grad_text)[0]
+    text = reference.encode_prompts(clip_model, tokens, context)
+    (plain,) = torch.autograd.grad(text, context, grad_text)
+    text = tower_of(clip_model, NAMES)(context[None])[0]
+    (ours,) = torch.autograd.grad(text, context, grad_text)
     assert ((ours - plain).norm() / plain.norm()).item() < 1e-5
 
 
@@ -105,9 +105,9 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
     grad_text = torch.randn(1, len(NAMES), 48)
     gradients = []
     for group in (0, 2):
-        text, vjp = TextEncoder(
-            OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group)
-        ).with_vjp(context[None])
+        encoder = TextEncoder(
+            OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group))
+        text, vjp = encoder.with_vjp(context[None])
         assert torch.allclose(text[0], expected, atol=1e-5)
         gradients.append(vjp(grad_text))
     assert gradients[0].shape == context[None].shape and torch.allclose(*gradients, atol=1e-4)

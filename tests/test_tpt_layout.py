@@ -49,10 +49,8 @@ def test_images_are_found(name, tmp_path, caplog):
     dataset.check_files(dataset.test)
     assert dataset.test[0].impath.startswith(str(root / TPT[name]))
     if name != "FGVCAircraft":  # the same in both
-        assert (
-            f"lies in TPT's layout: images are read from {root / TPT[name].split('/')[0]}"
-            in caplog.text
-        )
+        words = f"lies in TPT's layout: images are read from {root / TPT[name].split('/')[0]}"
+        assert words in caplog.text
     cls = DATASET_REGISTRY.get(name)
     assert inspect(cls, root).state == "partial"
     assert name == "StanfordCars" or missing_archives(cls, root) == []

@@ -124,7 +124,9 @@ def grid_of_all(root):
 
 def verification_of(tmp_path) -> Verification:
     """Of all runs below tmp_path/runs."""
-    finished = finished_runs(tmp_path / "experiment", "verify", keep=lambda run: run.dataset == "dtd")
+    finished = finished_runs(
+        tmp_path / "experiment", "verify", keep=lambda run: run.dataset == "dtd"
+    )
     runs = measured_runs(tmp_path / "runs").test
     return Verification(replace(finished, measured=dict(enumerate(runs))))
 
@@ -144,8 +146,12 @@ def test_a_cell_whose_images_fell_back_to_zero_shot_is_not_judged(tmp_path):
     make_run(tmp_path / "runs", "TPT", "EuroSAT", backbone="ViT-B/16", flagged=400)
     make_run(tmp_path / "runs", "CTPT", "EuroSAT", backbone="ViT-B/16")
     verification = verification_of(tmp_path)
-    assert {check.verdict == FAILED for check in verification.checks if check.trainer == "TPT"} == {True}
-    assert {check.verdict == FAILED for check in verification.checks if check.trainer == "CTPT"} == {False}
+    assert {check.trainer for check in verification.checks} >= {"TPT", "CTPT"}
+    for check in verification.checks:
+        if check.trainer == "TPT":
+            assert check.verdict == FAILED
+        elif check.trainer == "CTPT":
+            assert check.verdict != FAILED
     assert verification.summary().endswith(" 2 are not judged, because too many images failed.")
     assert "TPT on EuroSAT 400 of 400" in "\n".join(verification.tables()[-1].notes)
 
@@ -234,8 +240,6 @@ def test_plus_minus_is_explained_where_a_cell_has_it(tmp_path, seeds):
     table = verification.tables()[-1]
     spreads = [row.entries[0].spread for block in table.blocks for row in block.rows]
     notes = " ".join(table.notes)
-    assert (
-        ("± " in " ".join(spreads))
-        == ("±: standard deviation over seeds." in notes)
-        == (len(seeds) > 1)
-    )
+    several = len(seeds) > 1
+    assert ("± " in " ".join(spreads)) == several
+    assert ("±: standard deviation over seeds." in notes) == several
