@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -230,11 +231,11 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
         folder: Only files in or below it count.
     """
     try:
-        tree = ast.parse(path.read_bytes())
+        statements = import_statements(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return set()
     files: set[Path] = set()
-    for node in ast.walk(tree):
+    for node in statements:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 files |= files_of_module(alias.name.split("."), [folder, folder.parent])
@@ -253,14 +254,28 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
                 files |= modules
         elif isinstance(node, ast.Call):
             name = imported_by_name(node)
-            if name:
-                files |= files_of_module(name.strip(".").split("."), [folder, folder.parent])
+            files |= files_of_module(name.strip(".").split("."), [folder, folder.parent])
     return {file for file in files if file.is_relative_to(folder)}
+
+
+@lru_cache(maxsize=500)  # a plan asks for the files of the same methods for every run
+def import_statements(source: bytes) -> list[ast.AST]:
+    """The import statements in the text of a file, and calls that import a module by its name."""
+    statements: list[ast.AST] = []
+    for node in ast.walk(ast.parse(source)):
+        is_statement = isinstance(node, ast.Import | ast.ImportFrom)
+        if is_statement or (isinstance(node, ast.Call) and imported_by_name(node)):
+            statements.append(node)
+    return statements
 
 
 def imported_by_name(call: ast.Call) -> str:
     """The module that a call such as `import_module("helpers")` names; "" for other calls."""
-    function = ast.unparse(call.func).rpartition(".")[2]
+    function = ""
+    if isinstance(call.func, ast.Name):
+        function = call.func.id
+    elif isinstance(call.func, ast.Attribute):  # importlib.import_module
+        function = call.func.attr
     if function in ("import_module", "__import__") and call.args:
         first = call.args[0]
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
