@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ...datasets.utils.cli import counted
 from .entries import average_entry, cell_entry
-from .grid import Column, Grid, Row
+from .grid import Column, Grid, Row, joined_parts
 from .grid_notes import seeds_words, stream_words
 from .layout import FROM_BASELINE, Differences
 from .marks import Entries, add_differences, compares_within_settings, mark_best, tuned_rows
@@ -190,7 +190,10 @@ def baseline_words(baselines: Sequence[Row]) -> str:
     """The methods from which rows state their difference."""
     names: dict[str, None] = {}
     for row in baselines:
-        names["the untuned prompt" if is_untuned_prompt(row.record) else row.name] = None
+        name = joined_parts(row.name, row.settings, row.details)
+        if is_untuned_prompt(row.record):
+            name = "the untuned prompt"
+        names[name] = None
     return joined_with_or(list(names))
 
 
