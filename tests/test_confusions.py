@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
+from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
 from promptcal.trainers.report.layout import Differences, TableSpec, default_layout
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
@@ -15,6 +16,7 @@ from promptcal.trainers.report.spec_tables import spec_tables
 
 from common import run_tool
 from made_runs import (
+    by_label,
     compared,
     entry,
     labels,
@@ -645,6 +647,43 @@ def test_methods_of_equal_ece_are_all_named_as_the_lowest(tmp_path):
     sentence = report_on(tmp_path).verdicts[0].sentence
     assert sentence.startswith("TPT has the lowest ECE of the tuned methods, 13.2\xa0%, as have "
                                "C-TPT and SoC, but no difference")
+
+
+def test_a_pilot_whose_images_failed_does_not_keep_the_whole_set_from_the_tests(tmp_path):
+    for trainer in ("TPT", "CTPT", "SoC"):
+        make_run(tmp_path, trainer)
+    make_run(tmp_path, "SoC", n=50, flagged=50, folder="pilot")
+    report = report_on(tmp_path)
+    assert "TPT → SoC" in row_labels(pairs_table(report))
+    sentence = report.verdicts[0].sentence
+    assert "share no images" not in sentence and "SoC is better calibrated than C-TPT" in sentence
+
+
+def test_a_table_of_pairs_says_on_which_seeds_they_are(tmp_path):
+    for seed in (0, 1):
+        make_run(tmp_path, "SoC", seed=seed)
+    make_run(tmp_path, "TPT", seed=0)
+    notes = "\n".join(pairs_table(report_on(tmp_path)).notes)
+    assert "view seeds differ between the rows (TPT: 0; SoC: 0, 1)" in notes
+    assert "A pair is compared on the seeds that both methods have" in notes
+
+
+def test_one_and_two_steps_are_averaged_over_the_data_sets_that_all_methods_have(tmp_path):
+    key = "TTA.STEPS"
+    for steps in (1, 2):
+        make_run(tmp_path, "SoC", "EuroSAT", settings={key: steps}, sharpness=2.0 + steps)
+        for trainer in ("TPT", "SoC"):
+            make_run(tmp_path, trainer, settings={key: steps})
+            make_run(tmp_path, trainer, n=50, settings={key: steps}, folder=f"{trainer}{steps}")
+    (grid,) = [grid for grid in compared(tmp_path) if grid.stated]
+    rows, columns = rows_of_steps(grid)
+    assert [(column.label, column.n) for column in columns] == [("UCF101", 400)]
+    panels = by_label(step_panels(grid, rows, columns)["ECE (%)"][""])
+    for label, (one_step, _) in rows.items():
+        cell = grid.cells[one_step, columns[0]]
+        assert panels[label].before == pytest.approx(100 * cell[0].value("ece"))
+    figure = next(step_figures(grid))
+    assert figure.caption.endswith("Test images: UCF101 400.")
 
 
 # What a report does not know
