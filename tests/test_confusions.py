@@ -13,6 +13,7 @@ from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
 from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.spec_tables import spec_tables
+from promptcal.trainers.report.tables import metric_notes
 
 from common import run_tool
 from made_runs import (
@@ -636,6 +637,16 @@ def test_names_in_letters_that_latex_lacks_differ(tmp_path):
     (columns,) = [line for line in text.splitlines() if line.endswith("& Average \\\\")][:1]
     first, second = columns.split(" & ")[1:3]
     assert first.startswith("???") and second.startswith("???") and first != second
+
+
+def test_times_of_other_devices_are_said_to_be(tmp_path):
+    make_run(tmp_path, "TPT", facts={"device": "NVIDIA A100", "adapt_seconds_per_image": 0.1})
+    make_run(tmp_path, "SoC", facts={"device": "cpu (x86_64)", "adapt_seconds_per_image": 0.1})
+    (grid,) = compared(tmp_path)
+    grid.rows = [row for row in grid.rows if row.label != "Zero-shot"]
+    notes = "\n".join(metric_notes(grid, ["ece", "seconds"]))
+    assert "on the machine of each run" in notes
+    assert "SoC: cpu (x86_64)" in notes and "TPT: NVIDIA A100" in notes
 
 
 # The verdict
