@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
+from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
 from promptcal.trainers.report.layout import Differences, TableSpec, default_layout
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
 from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.spec_tables import spec_tables
+from promptcal.trainers.report.tables import metric_notes
 
 from common import run_tool
 from made_runs import (
+    by_label,
     compared,
     entry,
     labels,
@@ -22,6 +25,7 @@ from made_runs import (
     measured_runs,
     numbered,
     report_on,
+    rewrite_predictions,
     row_labels,
 )
 
@@ -470,6 +474,232 @@ def test_images_that_a_table_groups_by_patient_and_a_folder_does_not_are_the_sam
     grid = compared(tmp_path)[0]
     pair = PairTests(grid).all_pairs()[0].comparison
     assert (pair.images, pair.clusters) == (200, 10)  # counted once
+
+
+# Rows, copies and baselines
+
+def test_rows_are_compared_with_the_baseline_that_was_made_as_they_were(tmp_path):
+    for engine, sharpness in ((4, 2.6), (5, 1.0)):
+        made = {"numerics.engine": engine}
+        make_run(tmp_path, "TPT", changes=made, sharpness=sharpness, folder=f"TPT/{engine}")
+        make_run(tmp_path, "SoC", changes=made, sharpness=1.3, folder=f"SoC/{engine}")
+    report = report_on(tmp_path)
+    table = report.tables[0]
+    for engine in (4, 5):
+        base = entry(table, "ECE", f"TPT, engine {engine}", "UCF101")
+        ours = entry(table, "ECE", f"SoC, engine {engine}", "UCF101")
+        difference = round(float(ours.text) - float(base.text), 1)
+        assert ours.difference == pytest.approx(difference)
+    (against,) = [table for table in report.tables if table.title.startswith("Everything against")]
+    assert "TPT, engine 5 → SoC, engine 5" in row_labels(against)
+
+
+def test_the_caption_names_the_baseline_with_its_settings(tmp_path):
+    make_run(tmp_path, "TPT", settings={"TTA.STEPS": 2})
+    make_run(tmp_path, "CTPT")
+    make_run(tmp_path, "SoC")
+    table = report_on(tmp_path).tables[0]
+    assert table.caption.endswith("in parentheses: difference from TPT, 2 steps.")
+
+
+def test_runs_of_one_seed_on_two_devices_are_not_mixed_whatever_their_folders_are_called(tmp_path):
+    sharpness = {"cpu": 1.3, "cuda": 3.0}
+    folders = {"UCF101": {"cpu": "1", "cuda": "2"}, "EuroSAT": {"cpu": "2", "cuda": "1"}}
+    for dataset, by_device in folders.items():
+        for seed in (0, 1):
+            for device, folder in by_device.items():
+                if (seed, dataset) == (1, "UCF101"):
+                    folder = {"1": "2", "2": "1"}[folder]
+                make_run(tmp_path, "SoC", dataset, seed, sharpness=sharpness[device],
+                         folder=f"{dataset}/{seed}/{folder}",
+                         changes={"numerics.device_type": device})
+    (grid,) = compared(tmp_path)
+    assert [label for label in labels(grid) if label != "Zero-shot"] == ["SoC", "SoC, on cuda"]
+    for row in grid.rows[1:]:
+        devices = set()
+        for column in grid.columns:
+            for measured in grid.cells[row, column]:
+                devices.add(measured.record.numerics["device_type"])
+        assert devices == {"cuda" if row.label.endswith("on cuda") else "cpu"}
+
+
+def test_of_a_run_and_its_copy_with_unreadable_images_the_whole_one_counts(tmp_path):
+    make_run(tmp_path, "SoC", folder="a", skipped=range(50))
+    make_run(tmp_path, "SoC", folder="b")
+    make_run(tmp_path, "SoC", folder="c")
+    (grid,) = compared(tmp_path)
+    notes = "\n".join(grid.notes)
+    (cell,) = [cell for (row, _), cell in grid.cells.items() if row.label == "SoC"]
+    assert [measured.run.name for measured in cell] == ["b"]
+    assert "c is the same run as b and counts once." in notes
+    assert "a has the same record as b but other predictions: b counts, a does not." in notes
+
+
+def test_rows_of_other_precision_or_views_are_named_though_no_setting_says_so(tmp_path):
+    make_run(tmp_path, "TPT", changes={"numerics.precision": "fp16"})
+    make_run(tmp_path, "SoC", changes={"views.pipeline": "pillow-11.0"})
+    make_run(tmp_path, "OTPT")
+    notes = "\n".join(compared(tmp_path)[0].notes)
+    assert "Precision differs between the rows (TPT: fp16; O-TPT, SoC: fp32)." in notes
+    assert "The code that makes views differs between the rows" in notes
+    assert "zero-shot accuracy differs" not in notes
+
+
+def test_zero_shot_predictions_of_another_precision_are_no_fault_of_the_code(tmp_path):
+    make_run(tmp_path, "SoC")
+    folder = make_run(tmp_path, "TPT", changes={"numerics.precision": "bf16"})
+
+    def reverse(arrays):
+        arrays["zero_shot_logits"] = arrays["zero_shot_logits"][:, ::-1].copy()
+
+    rewrite_predictions(folder, reverse)
+    notes = "\n".join(compared(tmp_path)[0].notes)
+    assert "recorded as the same" not in notes
+
+
+def test_weights_under_two_names_are_one_table_that_has_both(tmp_path):
+    make_run(tmp_path, "TPT", changes={"names.backbone": "CLIP A"})
+    make_run(tmp_path, "SoC", changes={"names.backbone": "CLIP B"})
+    (grid,) = compared(tmp_path)
+    assert grid.heading == "CLIP A = CLIP B"
+
+
+# Tables of values, choices, the CSV and the LaTeX
+
+def test_a_table_of_values_says_where_its_cells_have_other_seeds(tmp_path):
+    for value, seeds in ((10.0, (0, 1)), (30.0, (0,))):
+        for seed in seeds:
+            make_run(tmp_path, "SoC", seed=seed, settings={LAMBDA: value})
+    measured = measured_runs(tmp_path).test
+    spec = TableSpec("t", "Values", LAMBDA, metrics=["ece"])
+    (table,) = spec_tables(measured, spec, PublishedOptions(), Differences())
+    assert "view seeds differ between the cells (SoC, λ 30: 0; SoC, λ 10: 0, 1)" in "\n".join(
+        table.notes)
+
+
+def test_the_csv_states_how_many_seeds_a_value_is_the_mean_of(tmp_path):
+    for dataset, seeds in (("UCF101", (0, 1)), ("EuroSAT", (0,))):
+        for seed in seeds:
+            for value in (10.0, 30.0):
+                make_run(tmp_path, "SoC", dataset, seed, settings={LAMBDA: value},
+                         sharpness=1 + value / 20)
+    report_on(tmp_path, choose=["LAMBDA"])
+    seeds = {}
+    with (tmp_path / "report" / "tables.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["block"] == "ECE (%)":
+                seeds[line["table"], line["row"], line["column"]] = line["seeds"]
+    assert seeds["results_1", "SoC", "UCF101"] == "2"
+    assert seeds["results_1", "SoC", "Average"] == ""  # not the same number everywhere
+    choice = "choice_ViT-L-14_1"
+    assert seeds[choice, "SoC: default", "UCF101"] == "2"
+    assert seeds[choice, "SoC: default", "EuroSAT"] == "1"
+    assert seeds[choice, "SoC: default", "Average"] == ""
+
+
+def test_values_that_other_data_sets_lack_are_named(tmp_path):
+    for dataset, values in (("UCF101", (10.0, 20.0, 30.0)), ("EuroSAT", (10.0, 30.0))):
+        for value in values:
+            make_run(tmp_path, "SoC", dataset, settings={LAMBDA: value})
+    notes = "\n".join(lambda_choice(measured_runs(tmp_path)).notes)
+    assert ("SoC on UCF101, other data sets: λ 20 cannot be chosen, because not all of them have "
+            "it.") in notes
+
+
+def test_a_run_whose_images_fell_back_is_the_lowest_of_no_prompt(tmp_path):
+    key = "PROMPT.CTX_INIT"
+    for words in ("a photo of a", "itap of a"):
+        make_run(tmp_path, "TPT", settings={key: words}, flagged=400)
+        make_run(tmp_path, "SoC", settings={key: words}, sharpness=3.0)
+    spec = TableSpec("prompts", "Prompts", "prompts", rows=[key], metrics=["ece"])
+    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
+    mean_of_tpt = entry(table, "ECE", "TPT", "UCF101: mean").value
+    assert mean_of_tpt < entry(table, "ECE", "SoC", "UCF101: mean").value
+    assert entry(table, "ECE", "TPT", "UCF101: lowest of 2") is None
+    assert entry(table, "ECE", "SoC", "UCF101: lowest of 2").value == 2
+
+
+def test_what_was_not_run_at_the_severity_of_a_table_is_named(tmp_path):
+    for trainer, corruption, severity in (
+        ("SoC", "fog", 5), ("SoC", "fog", 3), ("TPT", "fog", 3), ("SoC", "snow", 3),
+    ):
+        name = f"{corruption} {severity}"
+        make_run(tmp_path, trainer, images=name, names=numbered(name, 400),
+                 changes={"data.corruption": corruption, "data.severity": severity},
+                 folder=f"{trainer}/{name}")
+    spec = TableSpec("corruptions", "Corruptions", "corruption")
+    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
+    assert ("Not run at severity 5, so not in this table: TPT on fog (up to 3), SoC on snow "
+            "(up to 3).") in table.notes
+
+
+def test_names_in_letters_that_latex_lacks_differ(tmp_path):
+    for trainer in ("TPT", "SoC"):
+        for dataset, name in (("UCF101", "数据一"), ("EuroSAT", "数据二")):
+            make_run(tmp_path, trainer, dataset, changes={"names.dataset": name})
+    report_on(tmp_path)
+    text = (tmp_path / "report" / "tables.tex").read_text(encoding="utf-8")
+    (columns,) = [line for line in text.splitlines() if line.endswith("& Average \\\\")][:1]
+    first, second = columns.split(" & ")[1:3]
+    assert first.startswith("???") and second.startswith("???") and first != second
+
+
+def test_times_of_other_devices_are_said_to_be(tmp_path):
+    make_run(tmp_path, "TPT", facts={"device": "NVIDIA A100", "adapt_seconds_per_image": 0.1})
+    make_run(tmp_path, "SoC", facts={"device": "cpu (x86_64)", "adapt_seconds_per_image": 0.1})
+    (grid,) = compared(tmp_path)
+    grid.rows = [row for row in grid.rows if row.label != "Zero-shot"]
+    notes = "\n".join(metric_notes(grid, ["ece", "seconds"]))
+    assert "on the machine of each run" in notes
+    assert "SoC: cpu (x86_64)" in notes and "TPT: NVIDIA A100" in notes
+
+
+# The verdict
+
+def test_methods_of_equal_ece_are_all_named_as_the_lowest(tmp_path):
+    for trainer in ("TPT", "CTPT", "SoC"):
+        make_run(tmp_path, trainer, sharpness=1.5)
+    make_run(tmp_path, "OTPT", sharpness=1.7)
+    sentence = report_on(tmp_path).verdicts[0].sentence
+    assert sentence.startswith("TPT has the lowest ECE of the tuned methods, 13.2\xa0%, as have "
+                               "C-TPT and SoC, but no difference")
+
+
+def test_a_pilot_whose_images_failed_does_not_keep_the_whole_set_from_the_tests(tmp_path):
+    for trainer in ("TPT", "CTPT", "SoC"):
+        make_run(tmp_path, trainer)
+    make_run(tmp_path, "SoC", n=50, flagged=50, folder="pilot")
+    report = report_on(tmp_path)
+    assert "TPT → SoC" in row_labels(pairs_table(report))
+    sentence = report.verdicts[0].sentence
+    assert "share no images" not in sentence and "SoC is better calibrated than C-TPT" in sentence
+
+
+def test_a_table_of_pairs_says_on_which_seeds_they_are(tmp_path):
+    for seed in (0, 1):
+        make_run(tmp_path, "SoC", seed=seed)
+    make_run(tmp_path, "TPT", seed=0)
+    notes = "\n".join(pairs_table(report_on(tmp_path)).notes)
+    assert "view seeds differ between the rows (TPT: 0; SoC: 0, 1)" in notes
+    assert "A pair is compared on the seeds that both methods have" in notes
+
+
+def test_one_and_two_steps_are_averaged_over_the_data_sets_that_all_methods_have(tmp_path):
+    key = "TTA.STEPS"
+    for steps in (1, 2):
+        make_run(tmp_path, "SoC", "EuroSAT", settings={key: steps}, sharpness=2.0 + steps)
+        for trainer in ("TPT", "SoC"):
+            make_run(tmp_path, trainer, settings={key: steps})
+            make_run(tmp_path, trainer, n=50, settings={key: steps}, folder=f"{trainer}{steps}")
+    (grid,) = [grid for grid in compared(tmp_path) if grid.stated]
+    rows, columns = rows_of_steps(grid)
+    assert [(column.label, column.n) for column in columns] == [("UCF101", 400)]
+    panels = by_label(step_panels(grid, rows, columns)["ECE (%)"][""])
+    for label, (one_step, _) in rows.items():
+        cell = grid.cells[one_step, columns[0]]
+        assert panels[label].before == pytest.approx(100 * cell[0].value("ece"))
+    figure = next(step_figures(grid))
+    assert figure.caption.endswith("Test images: UCF101 400.")
 
 
 # What a report does not know

@@ -7,6 +7,7 @@ from promptcal.trainers.report.figures.select import (
     lambda_points,
     prompt_errors,
     report_figures,
+    rows_of_steps,
     step_panels,
 )
 from promptcal.trainers.report.layout import Layout, TableSpec
@@ -95,7 +96,7 @@ def test_sweeps_leave_the_main_table_and_get_their_own(tmp_path):
     assert labels(steps) == ["O-TPT, 1 step", "O-TPT, 2 steps", "SoC, 1 step", "SoC, 2 steps"]
     assert set(prompt_errors(prompts, prompts.columns[0])) == {"a photo of a", "art of a"}
     assert sorted(by_label(lambda_points(weights, weights.columns[0]))["SoC"]) == [10, 30, 50]
-    soc = by_label(step_panels(steps)["ECE (%)"][""])["SoC"]
+    soc = by_label(step_panels(steps, *rows_of_steps(steps))["ECE (%)"][""])["SoC"]
     two_steps = entry(table_with(steps), "ECE", "SoC, 2 steps", "UCF101")
     assert soc.after == pytest.approx(two_steps.value)
     names = {item.name for item in report_figures([main, prompts, weights, steps])}

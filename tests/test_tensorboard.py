@@ -1,7 +1,9 @@
 """What a run leaves in TensorBoard, read back from the event files, and the names it has there."""
+import json
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +19,7 @@ from promptcal.trainers.runs.tensorboard import (
     HPARAMS_METRICS,
     OVER_CONFIDENCE,
     Progress,
+    hparams_values,
     write_final,
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -68,6 +71,43 @@ def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path, real_pictures):
     assert set(events_of(board / "zero-shot").Tags()["scalars"]) == set(shared)
     assert tuned.Tags()["images"] == ["reliability"]
     assert "results/text_summary" in tuned.Tags()["tensors"]
+
+
+def test_other_bins_have_a_curve_of_their_own(train, tmp_path):
+    """The first run's curve keeps its bins; the table and the log are those of results.json."""
+    options = (*FEW_VIEWS, "TTA.EPISODES", 2)
+    assert train("SoC", *options).returncode == 0
+    before = json.loads((tmp_path / "run" / "results.json").read_text())
+    time.sleep(1)  # event files are read in the order of their seconds
+    assert train("SoC", *options, "TEST.BINS", 5).returncode == 0
+    after = json.loads((tmp_path / "run" / "results.json").read_text())
+    for name, key in (("tuned", "ece"), ("zero-shot", "zero_shot_ece")):
+        events = events_of(tmp_path / "run" / "tensorboard" / name)
+        assert events.Scalars(ECE)[-1].value == pytest.approx(before[key], abs=1e-4)
+        (point,) = events.Scalars(f"{ECE}, 5 bins")
+        assert point.value == pytest.approx(after[key], abs=1e-4) and point.step == after["n"]
+    tuned = events_of(tmp_path / "run" / "tensorboard" / "tuned")
+    table = tuned.Tensors("results/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert "5 bins" in table
+    assert f"* ece: {after['ece']:.2f}%" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_names_and_hparams_state_corruption_part_and_precision(tmp_path):
+    folders = []
+    for number, changes in enumerate((
+        {}, {"data.corruption": "gaussian_noise", "data.severity": 3},
+        {"data.corruption": "gaussian_noise", "data.severity": 5},
+        {"data.subset": "48 of 960 images"}, {"numerics.precision": "bf16"},
+    )):
+        folders.append(make_run(tmp_path, "SoC", changes=changes, folder=str(number)))
+    names = list(tensorboard_runs.named_event_folders(folders))[:5]
+    assert names == [
+        "SoC, fp32, UCF101", "SoC, fp32, UCF101 gaussian noise 3",
+        "SoC, fp32, UCF101 gaussian noise 5", "SoC, fp32, UCF101, 48 of 960 images",
+        "SoC, bf16, UCF101",
+    ]
+    record = make(**{"data.corruption": "fog", "data.severity": 3, "data.split": "val"})
+    assert hparams_values(record)["data set"] == "UCF101 fog 3, val"
 
 
 def test_zero_shot_has_one_folder(train, tmp_path):
@@ -156,7 +196,8 @@ def test_names_begin_with_what_differs(train, tmp_path):
     assert set(shown(swept)) == {"SoC", "Zero-shot"}
 
     run("SoC", runs / "limited", "TEST.LIMIT", 8)
-    assert {"Zero-shot", "Zero-shot (2)"} < set(shown(runs))  # other images
+    assert {"Zero-shot", "Zero-shot, 8 of 12 images"} < set(shown(runs))
+    assert "SoC, 8 of 12 images, seed 0" in shown(runs)
 
     run("ZeroShot", tmp_path / "zero")
     names = shown(swept, tmp_path / "zero")

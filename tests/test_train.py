@@ -10,6 +10,7 @@ import torch
 from promptcal.datasets.base import run_name
 from promptcal.trainers.functional.calibration import ace, ece, top_class
 from promptcal.trainers.runs.run_dir import read_predictions
+from promptcal.trainers.runs.summary import seeds_table, sweep_table
 from promptcal.trainers.tpt import TPT
 
 from common import openai_state, random_clip, run_tool
@@ -131,6 +132,14 @@ def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path):
             table, re.M,
         )
     assert table.count("Zero-shot") == 1
+    caption = table.strip().splitlines()[-1]
+    assert caption.endswith("20 bins; SELECT 0.25, 12 views")  # what the values share
+    failed = {**runs["0.02"], "flagged": 3, "skipped": ["a.png: broken"]}
+    lines = sweep_table("OPTIM.LR", [0.001, 0.02], [runs["0.001"], failed]).splitlines()
+    assert lines[-2].startswith("learning rate 0.02, seed 0: 3 images have their zero-shot")
+    assert lines[-1] == "learning rate 0.02, seed 0: 1 unreadable image skipped"
+    lines = seeds_table([runs["0.001"], {**failed, "seed": 1}]).splitlines()
+    assert lines[-2].startswith("seed 1: 3 images have their zero-shot prediction")
     again = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
     assert again.stdout.count("finished before; nothing to compute") == 2
 

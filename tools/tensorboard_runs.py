@@ -105,8 +105,8 @@ def named_event_folders(folders: Sequence[Path]) -> dict[str, Path]:
     for folder in zero_shot_examples(records):
         description = describe(records[folder])
         words = {"method": method_info(ZERO_SHOT).label}
-        for part in ("prompt", "dataset", "split", "backbone"):
-            words[part] = description[part]
+        for part in ("precision", "prompt", "dataset", "subset", "split", "backbone"):
+            words[part] = description.get(part, "")
         add_name(names, name_of(words, shared), zero_shot_event_folder(folder))
     return names
 
@@ -182,8 +182,11 @@ def describe(record: RunRecord) -> dict[str, str]:
     parts = {"method": record.names.get("method") or str(record.method.get("trainer"))}
     for key, (_, value) in record.changed.items():
         parts[key] = setting_words(key, value)
+    if "MODEL.PREC" not in record.changed:  # the device's default is no setting
+        parts["precision"] = str(record.numerics.get("precision") or "")
     parts["prompt"] = record.names.get("prompt", "")
-    parts["dataset"] = record.dataset_name
+    parts["dataset"] = record.images_name
+    parts["subset"] = str(record.data.get("subset") or "")
     parts["split"] = str(record.data.get("split"))
     parts["backbone"] = record.names.get("backbone", "")
     parts["seed"] = f"seed {record.seed}"

@@ -36,7 +36,7 @@ from .runs.make_record import PromptFacts, RunFacts, learnt_prompt, make_record
 from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block, summarise
-from .runs.tensorboard import write_final
+from .runs.tensorboard import write_final, write_other_bins
 from .vlm.class_texts import ClassTexts
 from .vlm.loading import load_backbone, weights_hash
 from .vlm.numerics import (
@@ -531,6 +531,9 @@ class BaseTrainer:
         if self.dist.is_main:
             measured = metrics(read_predictions(self.run_dir.path), bins)
             results = self.run_dir.write_results({**results, **measured})
+            write_other_bins(self.run_dir.path, results)
+            if self.log_name:
+                self.run_dir.note(result_block(results, self.learns))
         return self.dist.broadcast(results)
 
 

@@ -39,7 +39,10 @@ class BackboneRuns:
 def by_backbone(measured: Sequence[Measured]) -> list[BackboneRuns]:
     """Runs by their weights. The name of a backbone is only a label."""
     groups = group_records(with_common_descriptions(measured), "table", record_of)
-    names = [backbone_words(group[0].record) for group in groups]
+    names = []
+    for group in groups:
+        of_group = dict.fromkeys(backbone_words(run.record) for run in group)
+        names.append(" = ".join(of_group))  # several names of the same weights
     tables = []
     for name, group in zip(names, groups, strict=True):
         if names.count(name) > 1:

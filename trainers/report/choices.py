@@ -24,7 +24,7 @@ from .grid import Column, largest_of_each_family
 from .measure import Measured, mean_over_seeds
 from .metrics import METRICS
 from .sentences import listed
-from .table_model import Entry, RowBlock, Table, TableRow, text_entry
+from .table_model import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, text_entry
 from .validation import ImageSet, ValidationRuns
 from .validation_scores import ValidationScores
 
@@ -166,10 +166,19 @@ class Chooser:
             else:
                 others.append(cell)
         scores: dict[str, float] = {}
+        missing = []
         for value in candidates.cells[column]:
             if others and all(value in cell for cell in others):
                 means = [mean_over_seeds(cell[value], self.criterion) for cell in others]
                 scores[value] = float(np.mean(means))
+            else:
+                missing.append(show_value(candidates.values[value]))
+        if others and missing:
+            self.notes.append(
+                f"{candidates.label} on {column.label}, other data sets: "
+                f"{setting_name(candidates.key)} {', '.join(missing)} cannot be chosen, because "
+                "not all of them have it."
+            )
         return scores
 
 
@@ -284,18 +293,19 @@ def result_entries(
         the last entry, or None if one of them lacks a value.
     """
     about = METRICS[metric]
-    results = {}
+    results: dict[Column, Entry] = {}
     for column in columns:
         if column in chosen:
             runs = candidates.cells[column][chosen[column]]
-            results[column] = about.scale * mean_over_seeds(runs, metric)
-    entries: list[Entry | None] = []
-    for column in columns:
-        entries.append(Entry(results[column], about.decimals) if column in results else None)
+            value = about.scale * mean_over_seeds(runs, metric)
+            results[column] = Entry(value, about.decimals, seeds=len(runs))
+    entries: list[Entry | None] = [results.get(column) for column in columns]
     if len(averaged) > 1:
         if all(column in results for column in averaged):
-            mean = float(np.mean([results[column] for column in averaged]))
-            entries.append(Entry(mean, about.decimals))
+            mean = float(np.mean([results[column].value for column in averaged]))
+            numbers = {results[column].seeds for column in averaged}
+            seeds = numbers.pop() if len(numbers) == 1 else UNEQUAL_SEEDS
+            entries.append(Entry(mean, about.decimals, seeds=seeds))
         else:
             entries.append(None)
     return entries

@@ -9,7 +9,7 @@ import numpy as np
 
 from .measure import Measured, measured_alike
 from .metrics import METRICS, STD, find_metric
-from .table_model import Entry
+from .table_model import UNEQUAL_SEEDS, Entry
 
 
 def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) -> Entry | None:
@@ -136,7 +136,9 @@ def average_entry(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | N
         if entry.std == 0 and all(has_one_prediction(cell) for cell in cells):
             entry = replace(entry, std=None)
         return replace(entry, ranked=ranked)
-    return Entry(float(np.mean(means)), decimals, ranked=ranked)
+    numbers = {len(cell) for cell in cells}
+    seeds = numbers.pop() if len(numbers) == 1 else UNEQUAL_SEEDS
+    return Entry(float(np.mean(means)), decimals, seeds=seeds, ranked=ranked)
 
 
 def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[float] | None:

@@ -5,6 +5,7 @@ Rows and columns are groups of records. Labels only describe them.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -16,7 +17,7 @@ from ...datasets.base import dataset_info
 from ..config.settings import setting_words
 from ..functional.arrays import Array
 from ..registry import method_info
-from ..runs.record import WORDS, RunRecord, group_records, value_label
+from ..runs.record import WORDS, RunRecord, canonical_json, group_records, value_label
 from .measure import Measured, mean_over_seeds
 from .sentences import (
     PROMPT,
@@ -37,6 +38,9 @@ OF_ZERO_SHOT = ("PROMPT.", "INPUT.", "MODEL.", "TRAINER.COOP.CLASS_TOKEN_POSITIO
 # Share of the images of the smaller of two data sets up to which they count as two in an average.
 # Some pictures are in several public data sets.
 MOST_SHARED = 0.1
+# What each seed or data set has of its own within one row, besides the images.
+OF_EACH_SEED = ("seed", "model.prompt.hash", "method.training.images")
+EXPORTED_DIGITS = 1e-4  # confidences of a copy may be rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -515,11 +519,32 @@ def separate_layers(
         by_column.setdefault(column_of[id(measured)], []).append(measured)
     layers: list[Layer] = []
     for column, runs in by_column.items():
-        for number, cell in enumerate(layers_of_cell(runs, notes)):
-            if number == len(layers):
-                layers.append({})
+        cells = layers_of_cell(runs, notes)
+        while len(layers) < len(cells):
+            layers.append({})
+        free = list(range(len(cells)))
+        for cell in cells:
+            number = min(free, key=lambda number: distance(layers[number], cell))
             layers[number][column] = cell
+            free.remove(number)
     return layers
+
+
+def distance(layer: Layer, cell: Sequence[Measured]) -> float:
+    """In how many fields the runs of a layer on other images differ from those of a cell.
+
+    What was computed on a GPU belongs to what was computed on a GPU, whatever the folders are
+    called. An empty layer is farthest.
+    """
+    if not layer:
+        return float("inf")
+    first = next(iter(layer.values()))[0]
+    differing = 0
+    for name in first.record.difference(cell[0].record, "resume"):
+        depends_on_data = name.startswith("data.") or name in OF_EACH_SEED
+        if not depends_on_data:
+            differing += 1
+    return differing
 
 
 def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Measured]]:
@@ -530,18 +555,25 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
         notes: Gets a note on each run that counts once with another; changed in place.
     """
     different: dict[str, Measured] = {}
-    # Of a run and its copy without logits the run itself counts.
-    for measured in sorted(runs, key=lambda measured: (not measured.has_logits, measured.run.name)):
+
+    def preference(measured: Measured) -> tuple:
+        # Of a run and its copy without logits, or with unreadable images, the run itself counts.
+        return not measured.has_logits, measured.flagged + measured.skipped, measured.run.name
+
+    for measured in sorted(runs, key=preference):
         if measured.record.id in different:
             first = different[measured.record.id]
             if not measured.from_tuned_run:
-                notes.append(
-                    f"{measured.run.name} is the same run as {first.run.name} and counts once."
-                )
+                notes.append(copy_note(first, measured))
         else:
             different[measured.record.id] = measured
     layers: list[list[Measured]] = []
     for pool in group_records(different.values(), "pool", record_of):
+        # Of each seed the runs of the most frequent numerics come first, so that a layer does not
+        # mix them.
+        numerics = Counter(canonical_json(measured.record.numerics) for measured in pool)
+        order = [text for text, _ in numerics.most_common()]
+        pool.sort(key=lambda measured: order.index(canonical_json(measured.record.numerics)))
         by_seed: dict[int, list[Measured]] = {}
         for measured in pool:
             by_seed.setdefault(measured.seed, []).append(measured)
@@ -550,6 +582,26 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
             layers.append(layer)
     layers.sort(key=lambda layer: -len(layer))
     return layers
+
+
+def copy_note(first: Measured, second: Measured) -> str:
+    """What is said of a run that is there twice, of which the second does not count.
+
+    The same run can predict otherwise: an image may have been unreadable at one time, or a library
+    may be another one.
+    """
+    first_top = first.tuned
+    second_top = second.tuned
+    is_equal = (
+        np.array_equal(first_top.correct, second_top.correct)
+        and np.allclose(first_top.confidence, second_top.confidence, atol=EXPORTED_DIGITS)
+    )
+    if is_equal:
+        return f"{second.run.name} is the same run as {first.run.name} and counts once."
+    return (
+        f"{second.run.name} has the same record as {first.run.name} but other predictions: "
+        f"{first.run.name} counts, {second.run.name} does not."
+    )
 
 
 def make_row(
@@ -608,6 +660,7 @@ def layer_words(first: Layer, layer: Layer) -> str:
         first: The runs of the first layer by column.
         layer: Those of the further layer.
     """
+    all_words: list[str] = []
     for column, cell in layer.items():
         if column in first:
             difference = first[column][0].record.difference(cell[0].record, "resume")
@@ -616,8 +669,10 @@ def layer_words(first: Layer, layer: Layer) -> str:
                 for path in ("numerics.part", "numerics.episodes"):
                     if path in difference:
                         words.append(f"{WORDS[path]} {difference[path][1]}")
-            return ", ".join(words) or cell[0].run.name
-    return next(iter(layer.values()))[0].run.name
+            for word in words:
+                if word not in all_words:
+                    all_words.append(word)
+    return ", ".join(all_words) or next(iter(layer.values()))[0].run.name
 
 
 def with_distinct_labels(

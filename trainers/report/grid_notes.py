@@ -8,7 +8,11 @@ from ...datasets.utils.cli import counted
 from ..registry import method_info
 from .grid import Column, Grid, Row
 from .measure import MOST_FAILURES, Measured
-from .sentences import joined_with_and, listed
+from .sentences import FIELD_WORDS, joined_with_and, listed
+
+# What the rows of a table may differ in without a setting, by the field of the record.
+NUMERICS = {"numerics.precision": "Precision", "numerics.engine": "The version of the engine",
+            "views.pipeline": "The code that makes views"}
 
 
 def grid_notes(grid: Grid) -> list[str]:
@@ -19,6 +23,7 @@ def grid_notes(grid: Grid) -> list[str]:
         *shared_images_notes(grid),
         *name_notes(grid),
         *seed_notes(grid),
+        *numerics_notes(grid),
         *zero_shot_notes(grid),
         *bin_notes(grid),
         *average_notes(grid),
@@ -144,6 +149,23 @@ def seed_notes(grid: Grid) -> list[str]:
     return notes
 
 
+def numerics_notes(grid: Grid) -> list[str]:
+    """Rows of other precision, engine or views, where their labels do not say so.
+
+    The precision of a GPU is not that of a CPU by default, so no setting states it.
+    """
+    notes = []
+    for path, words in NUMERICS.items():
+        values: dict[str, list[str]] = {}
+        for (row, _), cell in grid.cells.items():
+            value = cell[0].record.get(path)
+            stated = FIELD_WORDS[path].format(value)
+            if value is not None and stated not in row.label:
+                values[row.label] = [str(value)]
+        notes += differing_note(f"{words} differs between the rows", values)
+    return notes
+
+
 def zero_shot_notes(grid: Grid) -> list[str]:
     """Columns in which runs from equal images, weights and prompts have other zero-shot results."""
     notes = []
@@ -154,6 +176,7 @@ def zero_shot_notes(grid: Grid) -> list[str]:
                 if measured.run.has_zero_shot and measured.skipped == 0:
                     accuracy = float(measured.zero_shot_metrics["accuracy"].value)
                     prompt = repr(sorted(measured.record.model["prompt"].items(), key=repr))
+                    prompt += f" {measured.record.get('numerics.precision')}"
                     by_prompt.setdefault(prompt, {})[row.label] = [f"{100 * accuracy:.1f} %"]
         for accuracies in by_prompt.values():
             notes += differing_note(

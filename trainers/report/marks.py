@@ -122,8 +122,8 @@ def baseline_of(row: Row, rows: Sequence[Row], differences: Differences) -> Row 
     """The row that a row is compared with; None if there is none.
 
     It starts from the same prompt. Where methods are compared within one setting, it has this
-    setting, too. Of several the one with the same settings is taken, otherwise the one at its
-    defaults.
+    setting, too. Of several the one with the same settings is taken, of these the one that the
+    same words tell from others, such as its precision; otherwise the one at its defaults.
 
     Args:
         row: The row.
@@ -138,6 +138,9 @@ def baseline_of(row: Row, rows: Sequence[Row], differences: Differences) -> Row 
             is_wanted = is_named(other, differences.baseline)
         if is_wanted and other is not row:
             candidates.append(other)
+    for other in candidates:
+        if other.settings == row.settings and other.details == row.details:
+            return other
     for other in candidates:
         if other.settings == row.settings and not other.details:
             return other

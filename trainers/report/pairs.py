@@ -20,7 +20,7 @@ from ..functional.significance import (
 )
 from ..registry import method_info
 from .grid import Column, Grid, Row, largest_of_each_family
-from .grid_notes import failure_notes
+from .grid_notes import failure_notes, seed_notes
 from .images import SharedImages, cluster_images, share_images
 from .measure import Measured
 from .sentences import images_fact
@@ -54,6 +54,12 @@ ASSUMPTIONS = (
     "images of a seed share, such as a prompt trained per seed, is not in the variance. Methods "
     "that depend on the order of the images are tested for this order. Bins are fixed in advance. "
     "Below 100 images p is approximate."
+)
+
+
+SEEDS_NOTE = (
+    "A pair is compared on the seeds that both methods have; if they share none, or one is "
+    "zero-shot, on all seeds of each."
 )
 
 
@@ -134,8 +140,11 @@ class PairTests:
         self.image_clusters = cluster_images(grid.measured)
         self.known_sets: dict[tuple[int, ...], KnownSets] = {}
         self.rows = []
+        rows_on_common = grid.rows_on(self.common) if self.common else []
         for row in grid.rows:
-            if grid.is_ranked(row, grid.columns):
+            # Failed images elsewhere, such as in a pilot, are no reason against a row.
+            columns = self.common if row in rows_on_common else grid.columns
+            if grid.is_ranked(row, columns):
                 self.rows.append(row)
 
     def all_pairs(self) -> list[Pair]:
@@ -232,7 +241,11 @@ class PairTests:
         if is_common:
             columns = self.common
         else:
-            columns = largest_of_each_family(self.grid.columns_with([first, second]))
+            columns = []
+            for column in self.grid.columns_with([first, second]):
+                if self.grid.is_ranked(first, [column]) and self.grid.is_ranked(second, [column]):
+                    columns.append(column)
+            columns = largest_of_each_family(columns)
         matches = list(zip(columns, columns, strict=True))
         if not matches:
             matches = self.overlapping_columns(first, second)
@@ -249,7 +262,11 @@ class PairTests:
         """Columns of two rows that share images, the largest overlaps first, each column once."""
         overlaps = []
         for first_column in self.grid.columns_with([first]):
+            if not self.grid.is_ranked(first, [first_column]):
+                continue
             for second_column in self.grid.columns_with([second]):
+                if not self.grid.is_ranked(second, [second_column]):
+                    continue
                 if first_column.record.data["classes"] != second_column.record.data["classes"]:
                     continue
                 ours = self.grid.cells[first, first_column]
@@ -371,6 +388,9 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
     images = images_fact(grid.counts(grid.common_columns()))
     bins = counted(grid.bins, "bin")
     notes.append(f"{images}. {bins}.")
+    seeds = seed_notes(grid)
+    if seeds:
+        notes += [*seeds, SEEDS_NOTE]
     compared = []
     for pair in pairs:
         compared += [pair.first, pair.second]

@@ -63,12 +63,13 @@ def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.
         source: Whose tables.
 
     Returns:
-        None if nothing is published for one of the runs, or if there are no runs.
+        None if nothing is published for one of the runs, if too many of its images failed, or if
+        there are no runs.
     """
     cell = None
     for measured in runs:
         cell = paper.find_for_record(metric, measured.record, source)
-        if cell is None:
+        if cell is None or not measured.is_ranked:
             return None
     return cell
 

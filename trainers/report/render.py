@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import re
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from tabulate import tabulate
 
 from ...datasets.utils.files import no_formula
 from .sentences import plain_text
-from .table_model import Entry, Table, TableRow, with_short_columns
+from .table_model import UNEQUAL_SEEDS, Entry, Table, TableRow, with_short_columns
 
 LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}. Notes on tables: tables_notes.tex.
 \providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
@@ -28,6 +29,7 @@ LATEX_SPECIAL = {
     "τ": r"$\tau$", "σ": r"$\sigma$", "β": r"$\beta$", "≤": r"$\leq$", "…": r"\dots{}",
     "Σ": r"$\Sigma$", "√": r"$\surd$", "∞": r"$\infty$", "‘": "`", "’": "'",
 }
+LATEX_LETTERS = 0x250  # letters of higher numbers are not in the usual fonts
 # Letters of \small that one column of a two-column page holds, and those that a gap between
 # columns takes. A table that is wider than the estimate is scaled down.
 COLUMN_LETTERS = 52
@@ -210,9 +212,10 @@ def csv_line(names: Sequence[str], row: TableRow, entry: Entry) -> list[object]:
     value: object = entry.value
     if entry.words:
         value = no_formula(entry.words)
+    seeds = entry.seeds if entry.seeds != UNEQUAL_SEEDS else None
     safe_names = [no_formula(name) for name in names]
     return [
-        *safe_names, value, entry.std, entry.seeds, entry.low,
+        *safe_names, value, entry.std, seeds, entry.low,
         entry.high, entry.difference, int(entry.best), int(row.published),
     ]
 
@@ -223,13 +226,26 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """A text for LaTeX. Letters that its usual fonts lack become question marks."""
+    """A text for LaTeX. Letters that its usual fonts lack become question marks.
+
+    A word with such letters is followed by a hash, so that it differs from other words.
+    """
+    # Without line ends: an empty line would end a paragraph inside an argument
+    return " ".join(latex_word(word) for word in text.split())
+
+
+def latex_word(word: str) -> str:
+    """A part of a text without spaces."""
     letters = []
-    for letter in " ".join(text.split()):  # an empty line would end a paragraph inside an argument
+    has_unknown = False
+    for letter in word:
         if letter in LATEX_SPECIAL:
             letters.append(LATEX_SPECIAL[letter])
-        elif letter.isprintable() and ord(letter) < 0x250:
+        elif letter.isprintable() and ord(letter) < LATEX_LETTERS:
             letters.append(letter)
         else:
             letters.append("?")
+            has_unknown = True
+    if has_unknown:
+        letters.append(f"[{hashlib.sha256(word.encode(errors='surrogatepass')).hexdigest()[:4]}]")
     return "".join(letters)

@@ -10,6 +10,7 @@ from .grid_notes import grid_notes
 from .layout import Differences, TableSpec
 from .measure import Measured
 from .published_rows import PublishedOptions
+from .sentences import listed, method_name
 from .special_tables import prompts_table, similarity_table, threshold_table
 from .table_model import Table
 from .tables import metric_table, results_table
@@ -99,6 +100,7 @@ def corruption_tables(
     for name, runs in by_dataset(measured).items():
         worst = max(int(run.record.data["severity"]) for run in runs)
         at_worst = [run for run in runs if run.record.data["severity"] == worst]
+        left_out = only_at_lower_severities(runs, worst)
         for table in by_backbone(at_worst):
             grid = grid_of(table.runs, table.label, table.label, spec.rows)
             grid.notes += grid_notes(grid)
@@ -116,9 +118,30 @@ def corruption_tables(
                 labels.append(corruption if is_only else grid.column_label(column))
             labels += by_column.columns[len(labels) :]
             title = f"{spec.title}, {grid.heading}, {name} at severity {worst}"
-            notes = [*by_column.notes, grid_texts(grid)]
+            notes = [*by_column.notes, *left_out, grid_texts(grid)]
             tables.append(replace(by_column, title=title, columns=labels, notes=notes))
     return tables
+
+
+def only_at_lower_severities(runs: Sequence[Measured], worst: int) -> list[str]:
+    """A note on the methods and corruptions that were not run at the severity of a table.
+
+    Args:
+        runs: On one data set.
+        worst: The severity that the table shows.
+    """
+    severities: dict[str, list[int]] = {}
+    for run in runs:
+        corruption = str(run.record.data["corruption"]).replace("_", " ")
+        where = f"{method_name(run.record)} on {corruption}"
+        severities.setdefault(where, []).append(int(run.record.data["severity"]))
+    lower = []
+    for where, levels in severities.items():
+        if worst not in levels:
+            lower.append(f"{where} (up to {max(levels)})")
+    if not lower:
+        return []
+    return [f"Not run at severity {worst}, so not in this table: {listed(lower)}."]
 
 
 def by_dataset(measured: Sequence[Measured]) -> dict[str, list[Measured]]:

@@ -20,7 +20,7 @@ from .marks import Entries, mark_best
 from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE, TEMPERATURE
 from .sentences import images_fact
-from .table_model import Entry, RowBlock, Table, TableRow, fact_sentences
+from .table_model import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, fact_sentences
 from .tables import entries_of, temperature_note
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -362,8 +362,13 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     labels: list[str] = []
     for column in grid.columns:
         ece: dict[str, dict[str, float]] = {}  # by prompt and method
+        unranked: set[str] = set()  # methods with too many failed images
+        seeds: dict[str, set[int]] = {base: set() for base in methods}  # number of each cell
         for row, cell in grid.cells_on(column):
             ece.setdefault(row.variant, {})[row.base] = mean_point(cell).ece
+            seeds[row.base].add(len(cell))
+            if not grid.is_ranked(row, [column]):
+                unranked.add(row.base)
         shared = [by_method for by_method in ece.values() if len(by_method) == len(methods)]
         if not shared:
             continue
@@ -371,13 +376,19 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
         labels += [f"{label}: mean", f"{label}: worst", f"{label}: lowest of {len(shared)}"]
         for base in methods:
             values = [by_method[base] for by_method in shared]
+            count = seeds[base].pop() if len(seeds[base]) == 1 else UNEQUAL_SEEDS
+            entries[base].append(Entry(float(np.mean(values)), seeds=count))
+            entries[base].append(Entry(max(values), seeds=count))
+            if base in unranked:
+                entries[base].append(None)
+                continue
             wins = 0
             for by_method in shared:
-                lowest = min(by_method.values())
-                is_alone = list(by_method.values()).count(lowest) == 1
-                if by_method[base] == lowest and is_alone:
+                ranked = [value for name, value in by_method.items() if name not in unranked]
+                lowest = min(ranked)
+                if by_method[base] == lowest and ranked.count(lowest) == 1:
                     wins += 1
-            entries[base] += [Entry(float(np.mean(values))), Entry(max(values)), Entry(wins, 0)]
+            entries[base].append(Entry(wins, 0, seeds=count))
     if not labels:
         return None
     rows = []

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+# In place of the number of seeds, where a mean is over data sets with unequal numbers.
+UNEQUAL_SEEDS = 0
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from ...datasets.utils.cli import counted
 from .entries import average_entry, cell_entry
-from .grid import Column, Grid, Row
-from .grid_notes import seeds_words, stream_words
+from .grid import Column, Grid, Row, joined_parts
+from .grid_notes import differing_note, seeds_words, stream_words
 from .layout import FROM_BASELINE, Differences
 from .marks import Entries, add_differences, compares_within_settings, mark_best, tuned_rows
 from .measure import Measured, mean_over_seeds, measured_alike
@@ -28,8 +28,8 @@ POSTHOC_NOTE = (
     "Fixed temperature: 1.16 for transformers, 1.15 for ResNets, as in C-TPT's code."
 )
 SECONDS_NOTE = (
-    "Seconds per image: adaptation and prediction from cached view features on this machine, "
-    "without encoding."
+    "Seconds per image: adaptation and prediction from cached view features, on the machine of "
+    "each run, without encoding."
 )
 MEMORY_NOTE = (
     "GPU memory: the most that tensors took at once, model and encoding included; libraries and "
@@ -190,7 +190,10 @@ def baseline_words(baselines: Sequence[Row]) -> str:
     """The methods from which rows state their difference."""
     names: dict[str, None] = {}
     for row in baselines:
-        names["the untuned prompt" if is_untuned_prompt(row.record) else row.name] = None
+        name = joined_parts(row.name, row.settings, row.details)
+        if is_untuned_prompt(row.record):
+            name = "the untuned prompt"
+        names[name] = None
     return joined_with_or(list(names))
 
 
@@ -228,9 +231,26 @@ def metric_notes(grid: Grid, metrics: Sequence[str]) -> list[str]:
     if set(POSTHOC) & set(metrics):
         notes.append(POSTHOC_NOTE)
     if "seconds" in metrics:
-        notes.append(SECONDS_NOTE)
+        notes += [SECONDS_NOTE, *device_notes(grid)]
     if "device_memory" in metrics:
         notes.append(MEMORY_NOTE)
+    return notes
+
+
+def device_notes(grid: Grid) -> list[str]:
+    """A note if rows were computed on other devices, so that their times do not compare."""
+    devices: dict[str, list[str]] = {}
+    for (row, _), cell in grid.cells.items():
+        of_row = devices.setdefault(row.label, [])
+        for measured in cell:
+            device = str(measured.run.results.get("device") or "unknown")
+            if device not in of_row:
+                of_row.append(device)
+    ordered = {label: sorted(of_row) for label, of_row in devices.items()}
+    notes = differing_note("Devices differ between the rows", ordered)
+    for of_row in ordered.values():
+        if not notes and len(of_row) > 1:
+            notes.append(f"Times are of several devices: {', '.join(of_row)}.")
     return notes
 
 

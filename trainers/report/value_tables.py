@@ -14,6 +14,7 @@ from .entries import average_entry
 from .grid import (
     Column,
     Row,
+    joined_parts,
     largest_of_each_family,
     layers_of_cell,
     make_columns,
@@ -23,6 +24,7 @@ from .grid import (
     shared_settings,
     value_of,
 )
+from .grid_notes import differing_note
 from .layout import TableSpec
 from .marks import Entries, mark_best, with_difference
 from .measure import Measured
@@ -355,6 +357,8 @@ class ValueGrid:
         """
         records = []
         for cell in self.cells_of(row, value):
+            if not all(run.is_ranked for run in cell):
+                return None
             records += [run.record for run in cell]
         table = self.spec.published[0]
         if not records or not paper.is_published_set(table, records, self.varied):
@@ -382,6 +386,7 @@ class ValueGrid:
     def make_notes(self) -> list[str]:
         """Failed images, and what was left out."""
         notes = list(self.notes)
+        notes += self.differing_seeds()
         failed = self.failed_images()
         if failed:
             notes.append(
@@ -398,6 +403,19 @@ class ValueGrid:
                 "Left out, because another data set of the average has their images, with other "
                 f"labels or classes: {listed(self.relabelled)}."
             )
+        return notes
+
+    def differing_seeds(self) -> list[str]:
+        """Notes on the averaged data sets on which cells have other seeds."""
+        notes = []
+        for column in self.common:
+            seeds: dict[str, list[str]] = {}
+            for (row, value), runs_by_column in self.cells.items():
+                cell = runs_by_column[column]
+                if not cell[0].from_tuned_run:
+                    label = joined_parts(row.label, self.values[value])
+                    seeds[label] = [str(run.seed) for run in cell]
+            notes += differing_note(f"{column.label}: view seeds differ between the cells", seeds)
         return notes
 
     def failed_images(self) -> list[str]:

@@ -163,6 +163,9 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
         pairs: The tests of all pairs.
     """
     lowest = f"{best.row.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
+    equal = [line.row.label for line in others if f"{line.ece:.1f}" == f"{best.ece:.1f}"]
+    if equal:  # as printed
+        lowest += f", as {'has' if len(equal) == 1 else 'have'} {joined_with_and(equal)}"
     tested = {}
     for other in others:
         for pair in pairs:
@@ -311,7 +314,8 @@ def over_words(value: float, other: float | None = None, unit: bool = True) -> s
 
 def signed(value: float) -> str:
     """A difference in points with its sign."""
-    return f"{100 * value:+.1f}".replace("-", "−")
+    points = round(100 * value, 1) + 0.0  # + 0.0 avoids -0.0
+    return f"{points:+.1f}".replace("-", "−")
 
 
 def p_words(p: float) -> str:

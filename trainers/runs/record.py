@@ -279,6 +279,17 @@ class RunRecord:
         return str(self.names.get("dataset") or self.data.get("dataset"))
 
     @property
+    def images_name(self) -> str:
+        """The data set with its corruption, and its fold if it has several."""
+        words = [self.dataset_name]
+        if self.data.get("corruption"):
+            corruption = str(self.data["corruption"]).replace("_", " ")
+            words[0] += f" {corruption} {self.data.get('severity')}"
+        if self.names.get("part"):
+            words.append(str(self.names["part"]))
+        return ", ".join(words)
+
+    @property
     def is_1_0(self) -> bool:
         """Whether it was derived from the files of a 1.0 run, which have no record."""
         return str(self.data.get("images", "")).startswith("1.0:")

@@ -166,7 +166,10 @@ def seeds_table(runs: Sequence[Mapping]) -> str:
     body = [mean_cells(baseline_label(first), runs, "zero_shot_")]
     for label, prefix in rows_of(first).items():
         body.append(mean_cells(label, runs, prefix))
-    return "\n".join([aligned(body), caption_of(runs, seed_words(runs)) + settings_of(first)])
+    lines = [aligned(body), caption_of(runs, seed_words(runs)) + settings_of(runs)]
+    for results in runs:
+        lines += failure_lines(results, f"seed {results['seed']}")
+    return "\n".join(lines)
 
 
 def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> str:
@@ -192,9 +195,12 @@ def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> 
         for cells, words in zip(baselines, runs_by_value, strict=True):
             cells[0] += f", {words}"
     runs_of_first_value = next(iter(runs_by_value.values()))
-    return "\n".join(
-        [aligned([*baselines, *rows]), caption_of(runs, seed_words(runs_of_first_value))]
-    )
+    caption = caption_of(runs, seed_words(runs_of_first_value)) + settings_of(runs, but=key)
+    lines = [aligned([*baselines, *rows]), caption]
+    for words, runs_of_value in runs_by_value.items():
+        for results in runs_of_value:
+            lines += failure_lines(results, f"{words}, seed {results['seed']}")
+    return "\n".join(lines)
 
 
 def seed_words(runs: Sequence[Mapping]) -> str:
@@ -247,12 +253,37 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
             f"{backbone_name_of(first)}, {seeds}; percent; {first['bins']} bins")
 
 
-def settings_of(results: Mapping) -> str:
-    """The settings of a run that are not defaults, in words, for a caption."""
+def settings_of(runs: Sequence[Mapping], but: str = "") -> str:
+    """The settings that are not defaults and that all runs share, in words, for a caption.
+
+    Args:
+        runs: The results.
+        but: A setting that the caption does not state, such as the key of a sweep.
+    """
+    changed = [results.get("record", {}).get("changed", {}) for results in runs]
     words = []
-    for key, (_, value) in results.get("record", {}).get("changed", {}).items():
-        words.append(setting_words(key, value_label(value)))
+    for key, (_, value) in changed[0].items():
+        if key != but and all(key in other and other[key][1] == value for other in changed):
+            words.append(setting_words(key, value_label(value)))
     return f"; {', '.join(words)}" if words else ""
+
+
+def failure_lines(results: Mapping, whose: str = "") -> list[str]:
+    """Lines below a table on images that have no prediction of the method; [] without such images.
+
+    Args:
+        results: Of a run.
+        whose: Which run it is, where a table has several; "" for the only one.
+    """
+    lines = []
+    if results["flagged"]:
+        images = plural(results["flagged"], "image has its", "images have their")
+        lines.append(f"{whose or method_label(results)}: {images} zero-shot prediction (adaptation "
+                     f"gave no finite number)")
+    if results["skipped"]:
+        start = f"{whose}: " if whose else ""
+        lines.append(f"{start}{counted(len(results['skipped']), 'unreadable image')} skipped")
+    return lines
 
 
 def result_table(runs: Sequence[Mapping]) -> str:
@@ -263,20 +294,11 @@ def result_table(runs: Sequence[Mapping]) -> str:
     for results in runs:
         for label, prefix in rows_of(results).items():
             body.append(cells_of(label, results, prefix))
-    caption = caption_of(runs[:1], f"seed {first['seed']}")
-    if len(runs) == 1:
-        caption += settings_of(first)
+    caption = caption_of(runs[:1], f"seed {first['seed']}") + settings_of(runs)
     lines = [aligned(body), caption]
     for results in runs:
-        if results["flagged"]:
-            images = plural(results["flagged"], "image has its", "images have their")
-            lines.append(f"{method_label(results)}: {images} zero-shot prediction (adaptation gave "
-                         f"no finite number)")
-        if results["skipped"]:
-            whose = ""
-            if len(runs) > 1:
-                whose = f"{method_label(results)}: "
-            lines.append(f"{whose}{counted(len(results['skipped']), 'unreadable image')} skipped")
+        whose = method_label(results) if len(runs) > 1 else ""
+        lines += failure_lines(results, whose)
     return "\n".join(lines)
 
 

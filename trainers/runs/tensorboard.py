@@ -32,6 +32,7 @@ from torch.utils.tensorboard import SummaryWriter
 from ...datasets.utils.files import writing
 from ...datasets.utils.progress import progress_bar
 from ..config.names import event_folder, zero_shot_event_folder
+from ..functional import BINS
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
 from .record import RunRecord
@@ -107,7 +108,7 @@ class RunningMetrics:
         confidence = 100 * float(self.confidence.mean())
         return {
             ACCURACY: accuracy,
-            ECE: 100 * ece(self.confidence, self.correct, self.bins),
+            ece_curve(self.bins): 100 * ece(self.confidence, self.correct, self.bins),
             CONFIDENCE: confidence,
             OVER_CONFIDENCE: confidence - accuracy,
         }
@@ -182,7 +183,8 @@ class Progress(AbstractContextManager["Progress"]):
         scalars = self.tuned.scalars()
         if self.counted < self.total:
             self.add_points(scalars, columns)
-        self.bar.set_postfix_str(f"acc {scalars[ACCURACY]:.1f}, ECE {scalars[ECE]:.1f}")
+        error = scalars[ece_curve(self.tuned.bins)]
+        self.bar.set_postfix_str(f"acc {scalars[ACCURACY]:.1f}, ECE {error:.1f}")
 
     def add_points(self, scalars: dict[str, float], columns: Columns) -> None:
         """Adds a point to each curve.
@@ -215,12 +217,34 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
     with writing(folder), SummaryWriter(str(folder), purge_step=step) as writer:
         add_scalars(writer, final_scalars(results, ""), step)
         writer.add_text("results", f"```\n{result_table([results])}\n```", step)
-        for summary in hparams_summaries(record):
+        for summary in hparams_summaries(record, results["bins"]):
             writer._get_file_writer().add_summary(summary)
     if not method_info(trainer).zero_shot:
         folder = zero_shot_event_folder(run_dir)
         with writing(folder), SummaryWriter(str(folder), purge_step=step) as writer:
             add_scalars(writer, final_scalars(results, "zero_shot_"), step)
+
+
+def write_other_bins(run_dir: Path, results: Mapping[str, Any]) -> None:
+    """Writes ECE and the table of results of a finished run that was measured with other bins.
+
+    Its curve of ECE keeps its points, under the name that states their bins.
+    """
+    trainer = results["trainer"]
+    name = ece_curve(results["bins"])
+    folder = event_folder(run_dir, trainer)
+    with writing(folder), SummaryWriter(str(folder)) as writer:
+        writer.add_scalar(name, results["ece"], results["n"])
+        writer.add_text("results", f"```\n{result_table([results])}\n```", results["n"])
+    if not method_info(trainer).zero_shot:
+        folder = zero_shot_event_folder(run_dir)
+        with writing(folder), SummaryWriter(str(folder)) as writer:
+            writer.add_scalar(name, results["zero_shot_ece"], results["n"])
+
+
+def ece_curve(bins: int) -> str:
+    """The name of the curve of ECE. It states a number of bins that is not the default."""
+    return ECE if bins == BINS else f"{ECE}, {bins} bins"
 
 
 def final_scalars(results: Mapping[str, Any], prefix: str) -> dict[str, float]:
@@ -232,7 +256,7 @@ def final_scalars(results: Mapping[str, Any], prefix: str) -> dict[str, float]:
     """
     return {
         ACCURACY: results[f"{prefix}accuracy"],
-        ECE: results[f"{prefix}ece"],
+        ece_curve(results["bins"]): results[f"{prefix}ece"],
         CONFIDENCE: results[f"{prefix}confidence"],
         OVER_CONFIDENCE: results[f"{prefix}over_confidence"],
     }
@@ -255,7 +279,7 @@ def hparams_values(record: RunRecord) -> dict[str, object]:
     settings = record.method["settings"]
     values: dict[str, object] = {
         "method": record.names["method"],
-        "data set": record.names["dataset"],
+        "data set": data_words(record),
         "backbone": record.names["backbone"],
         "prompt": record.names.get("prompt") or record.get("model.prompt.words") or "class texts",
         "seed": record.seed,
@@ -269,19 +293,37 @@ def hparams_values(record: RunRecord) -> dict[str, object]:
     return values
 
 
+def data_words(record: RunRecord) -> str:
+    """The images of a run in words; test images if nothing is said."""
+    words = [record.images_name]
+    if record.data.get("split") != "test":
+        words.append(str(record.data.get("split")))
+    if record.data.get("subset"):
+        words.append(str(record.data["subset"]))
+    return ", ".join(words)
+
+
 def column_name(column: str) -> str:
     """The name of a column of HPARAMS in event files, such as `1 method`."""
     return f"{HPARAMS_COLUMNS.index(column) + 1} {column}"
 
 
-def hparams_summaries(record: RunRecord) -> list[Summary]:
-    """What HPARAMS shows of a run. All runs declare the same columns."""
+def hparams_summaries(record: RunRecord, bins: int) -> list[Summary]:
+    """What HPARAMS shows of a run. All runs with the same bins declare the same columns.
+
+    Args:
+        record: Of the run.
+        bins: Of its ECE.
+    """
     experiment = Experiment()
     for column in HPARAMS_COLUMNS:
         kind = DATA_TYPE_FLOAT64 if column in NUMBERS else DATA_TYPE_STRING
         experiment.hparam_infos.append(
             HParamInfo(name=column_name(column), display_name=column, type=kind))
     for tag, title in HPARAMS_METRICS.items():
+        if tag == ECE and bins != BINS:
+            tag = ece_curve(bins)
+            title = f"ECE, {bins} bins"
         experiment.metric_infos.append(MetricInfo(name=MetricName(tag=tag), display_name=title))
     start = SessionStartInfo()
     for column, value in hparams_values(record).items():

@@ -17,7 +17,7 @@ from ....datasets.utils.errors import one_line
 from ...functional.arrays import Array, ArrayLike
 from ...functional.calibration import selective
 from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
-from ..grid import Column, Grid, Row
+from ..grid import Column, Grid, Row, largest_of_each_family
 from ..measure import Measured
 from ..sentences import listed
 from .class_pairs import draw_pair_errors, pair_errors_of
@@ -293,33 +293,65 @@ def has_sals(grid: Grid, row: Row) -> bool:
 
 def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
     """One against two steps; none if no method was run with both."""
-    panels = step_panels(grid)
-    if panels:
+    rows, columns = rows_of_steps(grid)
+    if columns:
         words = f"One against two steps, {grid.heading}; hatched: two steps."
-        figure = draw_pairs(panels, "one step", "two steps", numbers=True)
-        yield captioned(grid, f"steps{suffix}", words, figure)
+        if len(columns) > 1:
+            words += " Averages over the data sets."
+        figure = draw_pairs(step_panels(grid, rows, columns), "one step", "two steps", numbers=True)
+        yield captioned(grid, f"steps{suffix}", words, figure, columns)
 
 
-def step_panels(grid: Grid) -> dict[str, dict[str, dict[MethodInfo, BeforeAfter]]]:
-    """ECE and accuracy after one and two steps, averaged over data sets on which a method has both.
+def rows_of_steps(grid: Grid) -> tuple[dict[str, tuple[Row, Row]], list[Column]]:
+    """The rows after one and after two steps of each method, and the data sets to average.
+
+    These are the data sets on which all methods have both. If there are none, it is the one on
+    which most methods have both, and the other methods are left out.
     """
-    panels: dict[str, dict[str, dict[MethodInfo, BeforeAfter]]] = {
-        "ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
     by_base: dict[str, dict[object, Row]] = {}
     for row in grid.rows:
         by_base.setdefault(row.base, {})[row.values.get("TTA.STEPS")] = row
-    for base, rows in by_base.items():
-        if 1 not in rows or 2 not in rows:
-            continue
-        both = grid.columns_with([rows[1], rows[2]])
-        if not both:
-            continue
-        style = legend_style(grid, rows[1], base)
+    rows: dict[str, tuple[Row, Row]] = {}
+    columns_of: dict[str, list[Column]] = {}
+    for base, by_steps in by_base.items():
+        if 1 in by_steps and 2 in by_steps:
+            both = (by_steps[1], by_steps[2])
+            if grid.columns_with(both):
+                rows[base] = both
+                columns_of[base] = grid.columns_with(both)
+    common = []
+    for column in grid.columns:
+        if rows and all(column in columns for columns in columns_of.values()):
+            common.append(column)
+    if rows and not common:
+        def methods_on(column: Column) -> int:
+            return sum(column in columns for columns in columns_of.values())
+
+        most = max(grid.columns, key=lambda column: (methods_on(column), column.n))
+        common = [most]
+        rows = {base: both for base, both in rows.items() if most in columns_of[base]}
+    return rows, largest_of_each_family(common)
+
+
+def step_panels(
+    grid: Grid, rows: Mapping[str, tuple[Row, Row]], columns: Sequence[Column],
+) -> dict[str, dict[str, dict[MethodInfo, BeforeAfter]]]:
+    """ECE and accuracy after one and two steps, averaged over data sets.
+
+    Args:
+        grid: The runs.
+        rows: Those after one and two steps, by the label of the method.
+        columns: The data sets.
+    """
+    panels: dict[str, dict[str, dict[MethodInfo, BeforeAfter]]] = {
+        "ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
+    for base, (one_step, two_steps) in rows.items():
+        style = legend_style(grid, one_step, base)
         for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
-            before = 100 * grid.mean(rows[1], both, metric)
-            after = 100 * grid.mean(rows[2], both, metric)
+            before = 100 * grid.mean(one_step, columns, metric)
+            after = 100 * grid.mean(two_steps, columns, metric)
             panels[title][""][style] = BeforeAfter(before, after)
-    return panels if panels["ECE (%)"][""] else {}
+    return panels
 
 
 def lambda_figure(

@@ -113,8 +113,11 @@ def legend_columns(labels: Iterable[str], width: float) -> int:
 
 
 def short(name: str, most: int = 24) -> str:
-    """A name of at most `most` letters."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    """A name of at most `most` letters. Its end is kept too: it may tell it from other names."""
+    if len(name) <= most:
+        return name
+    tail = most // 3
+    return f"{name[: most - 1 - tail]}…{name[-tail:]}"
 
 
 def styled() -> AbstractContextManager[None]:
