@@ -141,7 +141,7 @@ def make_record(
         "n": n,
         "images": images or f"{dataset} {split} {n}",
         "listing": f"listing of {dataset} {split} {n}",
-        "classes": content_hash(list(classnames)),
+        "classes": f"{len(classnames)}:{content_hash(list(classnames))}",
         "corruption": "",
         "severity": 0,
         "subset": "",

@@ -139,6 +139,21 @@ def test_our_trainers_run_in_dassls_registry(train, tmp_path, capsys):
     assert rows == ["Zero-shot", "SoC", "Colour"]
 
 
+def test_runs_whose_images_are_not_known_are_shown_without_pairs(train, tmp_path, capsys):
+    train("known", "Colour", "--seed", 1)
+    train("unknown", "Shuffled", "--seed", 1)
+    train("smaller step", "Shuffled", "--seed", 1, "OPTIM.LR", 0.01)
+    capsys.readouterr()
+    report([str(tmp_path), "--no-figures"])
+    shown = capsys.readouterr().out
+    assert "left out" not in shown
+    tables = (tmp_path / "report" / "tables.md").read_text()
+    rows = [line for line in tables.splitlines() if line.startswith("| Shuffled")]
+    assert rows
+    assert "→ Shuffled" not in tables
+    assert "Folders, 12 images (not known by content)" in tables
+
+
 def test_coops_prompts_are_found_and_trained(train, tmp_path, clip_model):
     classnames = ["kind_a", "kind_b", "kind_c", "kind_d"]
     save_as_dassl(tmp_path / "saved", clip_model, classnames, torch.randn(3, 64))

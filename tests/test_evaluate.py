@@ -180,3 +180,16 @@ def test_what_cannot_work(evaluate, clip_file):
         evaluate(dataset="nowhere")
     with pytest.raises(TypeError, match=r"give model.float\(\)"):
         evaluate(model=pc.load_clip(str(clip_file)).half())
+
+
+@pytest.mark.parametrize(("opts", "message"), [
+    ({"MODEL.BACKBONE.NAME": "ViT-B/16"}, "MODEL.BACKBONE.NAME 'ViT-B/16' cannot be given"),
+    ({"TRAINER.NAME": "TPT"}, "TRAINER.NAME 'TPT' cannot be given"),
+    ({"DATASET.NAME": "DTD"}, "DATASET.NAME 'DTD' cannot be given"),
+    ({"OUTPUT_DIR": "runs"}, "the folder `output` is an argument of its own"),
+])
+def test_settings_that_contradict_an_argument_are_refused(clip_model, image_folder, opts, message):
+    with pytest.raises(ConfigError, match=message):
+        pc.evaluate("ZeroShot", clip_model, "ImageFolder", image_folder, opts=opts)
+    same = {"TRAINER.NAME": "zero_shot", "DATASET.NAME": "ImageFolder"}
+    assert pc.evaluate("ZeroShot", clip_model, "ImageFolder", image_folder, opts=same).accuracy >= 0

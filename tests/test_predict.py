@@ -148,6 +148,17 @@ def test_pairs_win_over_flags_and_the_caption_states_what_was_used(clip_file, im
     assert "4 views per image, seed 7" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("key", "value"), [
+    ("MODEL.BACKBONE.NAME", "ViT-B/16"), ("TRAINER.NAME", "ZeroShot"),
+])
+def test_pairs_cannot_exchange_what_the_output_names(clip_file, images, key, value):
+    with pytest.raises(UserError, match=f"{key} '{value}' cannot be given as a setting here"):
+        main([
+            str(images[0]), *CAT_OR_DOG, "--trainer", "SoC", "--backbone", str(clip_file),
+            "--opts", key, value,
+        ])
+
+
 @pytest.mark.parametrize(("args", "message"), [
     (["--classes", "river"], "there is no file river: give --classes two names or more"),
     ([*CAT_OR_DOG, "--html", "nowhere/page.html"], "there is no folder .*nowhere"),

@@ -450,9 +450,19 @@ def test_folders_that_vanish_are_skipped(tmp_path, monkeypatch):
 # Runs of version 1.0
 
 def make_1_0(
-    root: Path, trainer: str = "SoC", data_hash: str = "d0", soc_lambda: float = 30.0
+    root: Path, trainer: str = "SoC", data_hash: str = "d0", soc_lambda: float = 30.0,
+    dataset: str = "UCF101", reader: str = "UCF101",
 ) -> Path:
-    """A run folder as version 1.0 wrote it: no record, no identities, no hashes of files."""
+    """A run folder as version 1.0 wrote it: no record, no identities, no hashes of files.
+
+    Args:
+        root: Where to write.
+        trainer: Name of the method.
+        data_hash: Of the list of images.
+        soc_lambda: Weight of the penalty.
+        dataset: As results.json names it; of a folder of images its name and a hash of its path.
+        reader: The registered data set.
+    """
     source = make_run(root.parent / "source", trainer, n=60, classes=4)
     folder = root / f"{trainer}-{data_hash}-{soc_lambda}"
     folder.mkdir(parents=True)
@@ -464,13 +474,14 @@ def make_1_0(
     results = results_of(source)
     del results["record"], results["files"]
     results |= {
-        "data_hash": data_hash, "weights_hash": "w0", "precision": "fp32", "device": "cpu (x)",
+        "dataset": dataset, "data_hash": data_hash, "weights_hash": "w0", "precision": "fp32",
+        "device": "cpu (x)",
         "fingerprint": {"engine": 1, "views": "views-1"},
     }
     (folder / "results.json").write_text(json.dumps(results))
     config = {
         "TRAINER": {"NAME": trainer, "SOC": {"LAMBDA": soc_lambda}},
-        "DATASET": {"NAME": "UCF101", "ROOT": "/x/y"},
+        "DATASET": {"NAME": reader, "ROOT": "/x/y"},
         "TTA": {"STEPS": 1},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -489,6 +500,20 @@ def test_runs_of_1_0_are_read_compared_by_position_and_labelled_by_their_setting
     assert "SoC, λ 5" in text and "| TPT → SoC |" in text
     assert "60 images that both methods" in text or "numbers differ" in text
     assert "/x/y" not in report.page.read_text()
+
+
+def test_images_that_1_0_may_have_had_count_once(tmp_path):
+    """A folder of images has another name in 1.0, and nothing says which images these were."""
+    runs = tmp_path / "runs"
+    for trainer in ("TPT", "SoC"):
+        make_run(runs, trainer, "ImageFolder", n=60, classes=4, weights="w0")
+        make_1_0(runs, trainer, dataset="imgs-ffbc3a", reader="ImageFolder")
+    report = report_on(runs)
+    assert len(report.tables[0].columns) == 2  # without an average
+    assert notes_begin_with(report.tables[0].notes, "imgs-ffbc3a and ImageFolder may be the same")
+    text = (runs / "report/tables.md").read_text()
+    (pair,) = [line for line in text.splitlines() if line.startswith("| TPT → SoC |")][:1]
+    assert pair.endswith("| 60 | 60 |")
 
 
 # Each anchor refers to the one before it twice: 2**30 values.

@@ -18,7 +18,7 @@ from ..datasets.views import ViewMaker
 from ..datasets.views.images import open_image, to_rgb
 from ..datasets.views.loader import batched
 from .base import BaseTrainer
-from .config.build import cfg_from_python
+from .config.build import cfg_from_python, refuse_arguments
 from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
 from .engine.predict import adapt_images
@@ -72,10 +72,12 @@ class Adapter:
         backbone = checked_model(model).without_cache()
         if copy_weights:
             backbone = backbone.with_copied_weights()
+        pairs = option_pairs(opts)
+        refuse_arguments(pairs, {"MODEL.BACKBONE.NAME": (backbone.name, "the model")})
         flags: list[object] = ["DEVICE", str(backbone.device)]
         if num_views:
             flags += ["TTA.VIEWS", num_views]
-        cfg = cfg_from_python(trainer, flags=flags, opts=option_pairs(opts))
+        cfg = cfg_from_python(trainer, flags=flags, opts=pairs)
         self.method = build_method(cfg, backbone, checked_names(classnames))
         self.clip = self.method.clip  # made now, so that a prompt that does not fit is refused here
         self.count = 0  # images so far

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...datasets.utils.errors import ConfigError, explaining_faults
@@ -19,12 +19,15 @@ from .layers import (
     file_layer,
     merge_layers,
     pairs_layer,
+    read_pairs,
 )
+from .registry import method_key
 from .settings import tag_of, without_effect
 from .validation import validate
 
 __all__ = [
     "CONFIGS", "KEY", "build_cfg", "cast_like_default", "cfg_from_python", "dataset_file_of",
+    "refuse_arguments",
 ]
 
 logger = logging.getLogger(__name__)
@@ -79,9 +82,38 @@ def build_cfg(
 def cfg_from_python(
     trainer: str, dataset: str = "", flags: Sequence = (), opts: Sequence = (),
 ) -> Config:
-    """The settings of a call from Python. Messages say that they are in `opts`; see `build_cfg`."""
+    """The settings of a call from Python. Messages say that they are in `opts`; see `build_cfg`.
+
+    Args:
+        trainer: Name of the method, an argument of the call.
+        dataset: Name of the data set; "" = none.
+        flags: KEY VALUE pairs that other arguments of the call stand for.
+        opts: KEY VALUE pairs as the caller gave them.
+    """
+    refuse_arguments(opts, {"TRAINER.NAME": (trainer, "the method")})
     upper = [pairs_layer("opts", trainer, flags, opts)]
     return complete(merge_layers(dataset_layers(dataset), upper))
+
+
+def refuse_arguments(opts: Sequence, arguments: Mapping[str, tuple[str, str]]) -> None:
+    """Refuses settings that say otherwise than an argument of the same call.
+
+    They would have no effect, or results would be labelled by the one and computed by the other.
+
+    Args:
+        opts: KEY VALUE pairs as the caller gave them.
+        arguments: By setting the value that the call has, and the argument that gives it.
+    """
+    for key, value in read_pairs(opts):
+        if key not in arguments:
+            continue
+        stated, argument = arguments[key]
+        is_same = str(value) == stated
+        if key.endswith(".NAME") and method_key(str(value)) == method_key(stated):
+            is_same = True
+        if not is_same:
+            raise ConfigError(f"{key} {value!r:.80} cannot be given as a setting here: {argument} "
+                              f"is an argument of its own")
 
 
 def complete(merged: Merged, notes: Sequence[str] = ()) -> Config:

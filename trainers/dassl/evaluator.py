@@ -32,7 +32,7 @@ from ..functional import BINS
 from ..functional.arrays import log_softmax
 from ..functional.scoring import brier
 from ..registry import backbone_label, method_info
-from ..runs.record import FILE_NAME, RunRecord, content_hash
+from ..runs.record import FILE_NAME, UNKNOWN_IMAGES, RunRecord, content_hash
 from ..runs.run_dir import RunDir
 from ..runs.summary import environment, metrics_of, percent_lines
 from ..vlm.loading import weights_hash
@@ -192,7 +192,7 @@ def foreign_record(
         identity: Of the images; None if unknown, which excludes the run from comparisons by image.
     """
     backbone = cfg.MODEL.BACKBONE.NAME or UNNAMED
-    images = f"unknown:{cfg.DATASET.NAME}:{split}:{count}"
+    images = f"{UNKNOWN_IMAGES}{cfg.DATASET.NAME}:{split}:{count}"
     listing = images
     if identity is not None:
         images = identity.images

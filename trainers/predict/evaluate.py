@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from ...datasets import DATASET_REGISTRY, Dataset
 from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.errors import ConfigError, explaining_faults
 from ..api import Options, checked_model, option_pairs
-from ..config.build import cfg_from_python
+from ..config.build import cfg_from_python, refuse_arguments
 from ..config.layers import Config
 from ..config.names import run_path
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, method_key
@@ -136,7 +136,12 @@ def evaluate(
                 flags += ["DATASET.SEVERITY", dataset.severity]
         if root is not None:
             flags += ["DATASET.ROOT", str(root)]
-        cfg = configure(method, dataset, flags, opts)
+        pairs = option_pairs(opts)
+        refuse_arguments(pairs, {
+            "MODEL.BACKBONE.NAME": (name, "the model"),
+            "OUTPUT_DIR": (str(folder), "the folder `output`"),
+        })
+        cfg = configure(method, dataset, flags, pairs)
         trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg, given_dataset, loaded)
         if trainer.dist.world > 1 and not output:
             raise ConfigError("several processes work on one run folder: give output=FOLDER")
@@ -146,14 +151,16 @@ def evaluate(
         return Evaluation(results, read_predictions(folder), folder if output else None)
 
 
-def configure(method: str, dataset: str | Dataset, flags: list[object], opts: Options) -> Config:
+def configure(
+    method: str, dataset: str | Dataset, flags: list[object], pairs: Sequence,
+) -> Config:
     """The settings of a run on a data set that is given by name or as an object.
 
     Args:
         method: Name of the trainer.
         dataset: By name or as an object.
         flags: KEY VALUE pairs that come before the options.
-        opts: The caller's settings, a mapping or KEY VALUE pairs.
+        pairs: The caller's settings as KEY VALUE pairs.
     """
     name = dataset if isinstance(dataset, str) else type(dataset).__name__
     for registered in DATASET_REGISTRY:
@@ -161,4 +168,5 @@ def configure(method: str, dataset: str | Dataset, flags: list[object], opts: Op
             name = registered
     if not isinstance(dataset, str) and name not in DATASET_REGISTRY:
         name = ""  # a class that is not registered has no settings
-    return cfg_from_python(method, name, flags, option_pairs(opts))
+    refuse_arguments(pairs, {"DATASET.NAME": (name, "the data set")})
+    return cfg_from_python(method, name, flags, pairs)

@@ -17,7 +17,14 @@ from ...datasets.base import dataset_info
 from ..config.settings import setting_words
 from ..functional.arrays import Array
 from ..registry import method_info
-from ..runs.record import WORDS, RunRecord, canonical_json, group_records, value_label
+from ..runs.record import (
+    UNKNOWN_IMAGES,
+    WORDS,
+    RunRecord,
+    canonical_json,
+    group_records,
+    value_label,
+)
 from .measure import Measured, mean_over_seeds
 from .sentences import (
     PROMPT,
@@ -321,6 +328,8 @@ def content_words(column: Column, twins: Sequence[Column]) -> str:
     """
     data = column.record.data
     words = [short_hash(data["images"])]
+    if str(data["images"]).startswith(UNKNOWN_IMAGES):
+        words = ["not known by content"]
     same_images = []
     for twin in twins:
         if twin.record.data["images"] == data["images"]:
@@ -382,9 +391,28 @@ def find_families(columns: Sequence[Column]) -> dict[str, str]:
                 continue
             if corruption_of(earlier.record) != corruption_of(column.record):
                 continue
-            if earlier.shared_images(column) > MOST_SHARED * min(earlier.n, column.n):
+            if (
+                earlier.shared_images(column) > MOST_SHARED * min(earlier.n, column.n)
+                or may_be_of_1_0(earlier, column)
+            ):
                 families[column.dataset] = families[earlier.dataset]
     return families
+
+
+def may_be_of_1_0(first: Column, second: Column) -> bool:
+    """Whether one column was made with version 1.0 and may have the images of the other.
+
+    Version 1.0 did not know images by content, and called a folder of images by its name and a hash
+    of its path. As many images of the same classes, read in the same way, may be the same.
+
+    Args:
+        first: A column.
+        second: Another one, of another name.
+    """
+    if first.record.is_1_0 == second.record.is_1_0 or first.n != second.n:
+        return False
+    is_same_reader = first.record.data["dataset"] == second.record.data["dataset"]
+    return is_same_reader and first.record.data["classes"] == second.record.data["classes"]
 
 
 def record_of(measured: Measured) -> RunRecord:

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from ...datasets.utils.cli import counted
 from ..registry import method_info
-from .grid import Column, Grid, Row
+from .grid import Column, Grid, Row, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
 
@@ -111,17 +111,23 @@ def shared_images_notes(grid: Grid) -> list[str]:
         if column.family == column.dataset:
             continue
         for other in grid.columns[:number]:
+            if other.family != column.family or other.dataset == column.dataset:
+                continue
+            names = f"{grid.column_label(column)} and {grid.column_label(other)}"
             count = column.shared_images(other)
-            if other.family != column.family or other.dataset == column.dataset or not count:
+            if count:
+                images = f"have {counted(count, 'image')} in common, with other labels or classes"
+            elif may_be_of_1_0(column, other):
+                images = (
+                    "may be the same images, which runs of promptcal 1.0 did not know by content"
+                )
+            else:
                 continue
             use = "averages and verdict count them once"
             for averaged in common:
                 if averaged.family == column.family:
                     use += f", as {grid.column_label(averaged)}"
-            notes.append(
-                f"{grid.column_label(column)} and {grid.column_label(other)} have "
-                f"{counted(count, 'image')} in common, with other labels or classes: {use}."
-            )
+            notes.append(f"{names} {images}: {use}.")
     return notes
 
 

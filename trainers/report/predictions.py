@@ -13,7 +13,7 @@ import numpy as np
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, file_hash, read_arrays
 from ..functional.arrays import Array
-from ..runs.record import RunRecord
+from ..runs.record import UNKNOWN_IMAGES, RunRecord
 
 FILE_NAME = "predictions.npz"
 IDENTITY_BYTES = 16
@@ -271,7 +271,7 @@ def add_identities(columns: dict[str, Array], record: RunRecord) -> None:
         columns["image"] = np.array(digests, dtype=f"V{IDENTITY_BYTES}").view(f"S{IDENTITY_BYTES}")
         columns["cluster"] = columns["image"]
         return
-    if images.startswith("name:"):  # nothing says which images these are
+    if images.startswith(UNKNOWN_IMAGES):
         columns.pop("image", None)
         columns.pop("cluster", None)
         return

@@ -21,6 +21,8 @@ RESULTS_FILE = "results.json"
 # A value of `numerics` that is not decided yet. It equals whatever a run has recorded. The record
 # of a run that has computed something does not hold it.
 AUTO = "auto"
+# Begins `data.images` where nothing says which images these were: a name and a number follow.
+UNKNOWN_IMAGES = "name:"
 
 # The sections of a record that its identity covers. `changed` and `names` describe it for readers.
 IDENTITY = ("data", "views", "model", "method", "numerics", "seed")

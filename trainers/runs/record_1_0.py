@@ -35,7 +35,7 @@ from ..registry import (
     reset_words,
 )
 from ..vlm.openai import PUBLISHED_WEIGHTS
-from .record import RunRecord, content_hash
+from .record import UNKNOWN_IMAGES, RunRecord, content_hash
 
 IMAGES = "1.0:"  # before the hash of the list of images
 # Settings that have a place of their own in a record, outside `method.settings`.
@@ -85,8 +85,9 @@ class Run10:
             name = self.registered_dataset
             severity = 0
         data_hash = str(self.results.get("data_hash") or "")
-        # Without a hash nothing says which images these were.
-        images = f"{IMAGES}{data_hash}" if data_hash else f"name:{self.dataset}:{self.results['n']}"
+        images = f"{UNKNOWN_IMAGES}{self.dataset}:{self.results['n']}"
+        if data_hash:
+            images = f"{IMAGES}{data_hash}"
         classnames = list(self.results.get("classnames") or [])
         return {
             "dataset": name,

@@ -26,3 +26,13 @@ class Colour(TrainerX):
 @TRAINER_REGISTRY.register()
 class TPT(Colour):
     """The checkout's TPT, not promptcal's."""
+
+
+@TRAINER_REGISTRY.register()
+class Shuffled(Colour):
+    """Tests the images in an order that nobody knows."""
+
+    def build_data_loader(self):
+        super().build_data_loader()
+        images = self.test_loader.dataset
+        self.test_loader = torch.utils.data.DataLoader(images, batch_size=4, shuffle=True)
