@@ -119,8 +119,9 @@ def evaluate(
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         loaded = None
-        name = model
-        if not isinstance(model, str):
+        if isinstance(model, str):
+            name = model
+        else:
             backbone = checked_model(model).without_cache()
             loaded = LoadedModel(backbone, weights=model_hash(backbone))
             name = backbone.name or IN_MEMORY

@@ -241,6 +241,8 @@ def device_notes(grid: Grid) -> list[str]:
     """A note if rows were computed on other devices, so that their times do not compare."""
     devices: dict[str, list[str]] = {}
     for (row, _), cell in grid.cells.items():
+        if row not in grid.rows:
+            continue
         of_row = devices.setdefault(row.label, [])
         for measured in cell:
             device = str(measured.run.results.get("device") or "unknown")
