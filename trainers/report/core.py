@@ -32,7 +32,7 @@ from .metrics import POSTHOC
 from .page import PageContent, render_page
 from .pairs import Pair, PairTests, pairs_table
 from .published_rows import PublishedOptions
-from .sentences import backbone_words, column_words, joined_with_or, method_name
+from .sentences import column_words, joined_with_or
 from .spec_tables import spec_tables
 from .special_tables import POSTHOC_TABLE, decision_table, metric_tables
 from .table_model import Table
@@ -42,7 +42,6 @@ from .validation import ValidationRuns
 from .verdict import Verdict, judge
 from .write import with_distinct_names, write_figures, write_tables
 
-SPLITS = ("test", "val")
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
 MODULE = re.compile(r"[\w.]+")  # what `--plugin` takes
 
@@ -493,10 +492,3 @@ def stamped_figure(figure: NamedFigure, layout: Layout) -> NamedFigure:
     return NamedFigure(
         figure.name, f"{figure.caption} {layout.stamp}", stamped(figure.figure, STAMP)
     )
-
-
-def described(measured: Measured) -> str:
-    """A run in words: method, data set, backbone and seed."""
-    record = measured.record
-    return (f"{method_name(record)} on {column_words(record)}, {backbone_words(record)}, "
-            f"seed {measured.seed}")

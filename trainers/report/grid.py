@@ -446,7 +446,7 @@ def grid_of(
         first_layer = layers[0]
         for number, layer in enumerate(layers):
             first = next(iter(layer.values()))[0]
-            siblings = [run for run in runs if run.run.trainer == first.run.trainer]
+            siblings = [measured for measured in runs if measured.run.trainer == first.run.trainer]
             row = make_row(first.record, stated, unstated, siblings)
             if number > 0:
                 row = replace(row, details=layer_words(first_layer, layer))
