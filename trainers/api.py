@@ -73,7 +73,8 @@ class Adapter:
         if copy_weights:
             backbone = backbone.with_copied_weights()
         pairs = option_pairs(opts)
-        refuse_arguments(pairs, {"MODEL.BACKBONE.NAME": (backbone.name, "the model")})
+        if backbone.name:  # a model that was made in memory has none
+            refuse_arguments(pairs, {"MODEL.BACKBONE.NAME": (backbone.name, "the model")})
         flags: list[object] = ["DEVICE", str(backbone.device)]
         if num_views:
             flags += ["TTA.VIEWS", num_views]
