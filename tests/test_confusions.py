@@ -647,11 +647,29 @@ def test_names_in_letters_that_latex_lacks_differ(tmp_path):
 def test_times_of_other_devices_are_said_to_be(tmp_path):
     make_run(tmp_path, "TPT", facts={"device": "NVIDIA A100", "adapt_seconds_per_image": 0.1})
     make_run(tmp_path, "SoC", facts={"device": "cpu (x86_64)", "adapt_seconds_per_image": 0.1})
-    (grid,) = compared(tmp_path)
-    grid.rows = [row for row in grid.rows if row.label != "Zero-shot"]
-    notes = "\n".join(metric_notes(grid, ["ece", "seconds"]))
+    notes = "\n".join(metric_notes(compared(tmp_path)[0], ["ece", "seconds"]))
     assert "on the machine of each run" in notes
-    assert "SoC: cpu (x86_64)" in notes and "TPT: NVIDIA A100" in notes
+    assert "Devices differ between the rows (TPT: NVIDIA A100; SoC: cpu (x86_64))." in notes
+
+
+def test_rows_of_a_table_of_values_have_labels_that_tell_them_apart(tmp_path):
+    make_run(tmp_path, "SoC", settings={LAMBDA: 10.0})
+    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, changes={"numerics.precision": "bf16"})
+    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, n=100, folder="pilot")
+    spec = TableSpec("t", "Values", LAMBDA, metrics=["ece"])
+    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
+    assert sorted(row_labels(table)) == ["SoC, bf16", "SoC, fp32"]
+    assert "UCF101, 400 images, UCF101, 100 images" in "\n".join(table.notes)
+    assert table.caption.endswith("no data set is common to all cells.")
+
+
+def test_a_default_number_of_views_that_was_edited_is_told(tmp_path):
+    make_run(tmp_path, "TPT", changes={"views.count": 32})
+    make_run(tmp_path, "SoC")
+    make_run(tmp_path, "OTPT", settings={"TTA.VIEWS": 16})  # its label says so
+    make_run(tmp_path, "ZeroShot", changes={"views.count": 1})
+    notes = "\n".join(compared(tmp_path)[0].notes)
+    assert "The default number of views differs between the rows (TPT: 32; SoC: 64)." in notes
 
 
 # The verdict
