@@ -672,7 +672,27 @@ def test_a_default_number_of_views_that_was_edited_is_told(tmp_path):
     assert "The default number of views differs between the rows (TPT: 32; SoC: 64)." in notes
 
 
+def test_a_choice_says_which_seeds_it_is_made_on(tmp_path):
+    """Seeds that only one of the values has do not count, so its figures are not the main table's.
+    """
+    for value, seeds in ((10.0, (3,)), (30.0, (0, 3))):
+        for seed in seeds:
+            make_run(tmp_path, "SoC", seed=seed, settings={LAMBDA: value})
+    notes = lambda_choice(measured_runs(tmp_path)).notes
+    assert "SoC: values 10, 30; seed 3; test images: UCF101 400." in notes
+
+
 # The verdict
+
+def test_the_verdict_tells_data_sets_of_one_name_apart(tmp_path):
+    for trainer in ("TPT", "SoC"):
+        for dataset in ("UCF101", "EuroSAT"):
+            make_run(tmp_path, trainer, dataset, changes={"names.dataset": "Mine"})
+    report = report_on(tmp_path)
+    column = report.tables[0].columns[0]
+    assert column.startswith("Mine, 400 images (")
+    assert report.verdicts[0].basis.endswith(f"400 test images: {column} 400.")
+
 
 def test_methods_of_equal_ece_are_all_named_as_the_lowest(tmp_path):
     for trainer in ("TPT", "CTPT", "SoC"):
