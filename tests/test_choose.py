@@ -91,7 +91,7 @@ def test_each_rule_chooses_what_it_may_see(tmp_path):
     notes = "\n".join(table.notes)
     assert "lowest ECE on validation images" in notes and "uses the test labels" in notes
     images = "test images: Pets 400, UCF101 400, EuroSAT 400"
-    assert f"SoC: values 10, 30, 50; 2 seeds; {images}" in notes
+    assert f"SoC: values 10, 30, 50; seeds 0, 1; {images}" in notes
     assert "SoC on UCF101: all values are judged on the same 400 validation images" in notes
 
 

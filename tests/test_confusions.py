@@ -647,14 +647,52 @@ def test_names_in_letters_that_latex_lacks_differ(tmp_path):
 def test_times_of_other_devices_are_said_to_be(tmp_path):
     make_run(tmp_path, "TPT", facts={"device": "NVIDIA A100", "adapt_seconds_per_image": 0.1})
     make_run(tmp_path, "SoC", facts={"device": "cpu (x86_64)", "adapt_seconds_per_image": 0.1})
-    (grid,) = compared(tmp_path)
-    grid.rows = [row for row in grid.rows if row.label != "Zero-shot"]
-    notes = "\n".join(metric_notes(grid, ["ece", "seconds"]))
+    notes = "\n".join(metric_notes(compared(tmp_path)[0], ["ece", "seconds"]))
     assert "on the machine of each run" in notes
-    assert "SoC: cpu (x86_64)" in notes and "TPT: NVIDIA A100" in notes
+    assert "Devices differ between the rows (TPT: NVIDIA A100; SoC: cpu (x86_64))." in notes
+
+
+def test_rows_of_a_table_of_values_have_labels_that_tell_them_apart(tmp_path):
+    make_run(tmp_path, "SoC", settings={LAMBDA: 10.0})
+    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, changes={"numerics.precision": "bf16"})
+    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, n=100, folder="pilot")
+    spec = TableSpec("t", "Values", LAMBDA, metrics=["ece"])
+    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
+    assert sorted(row_labels(table)) == ["SoC, bf16", "SoC, fp32"]
+    assert "UCF101, 400 images, UCF101, 100 images" in "\n".join(table.notes)
+    assert table.caption.endswith("no data set is common to all cells.")
+
+
+def test_a_default_number_of_views_that_was_edited_is_told(tmp_path):
+    make_run(tmp_path, "TPT", changes={"views.count": 32})
+    make_run(tmp_path, "SoC")
+    make_run(tmp_path, "OTPT", settings={"TTA.VIEWS": 16})  # its label says so
+    make_run(tmp_path, "ZeroShot", changes={"views.count": 1})
+    notes = "\n".join(compared(tmp_path)[0].notes)
+    assert "The default number of views differs between the rows (TPT: 32; SoC: 64)." in notes
+
+
+def test_a_choice_says_which_seeds_it_is_made_on(tmp_path):
+    """Seeds that only one of the values has do not count, so its figures are not the main table's.
+    """
+    for value, seeds in ((10.0, (3,)), (30.0, (0, 3))):
+        for seed in seeds:
+            make_run(tmp_path, "SoC", seed=seed, settings={LAMBDA: value})
+    notes = lambda_choice(measured_runs(tmp_path)).notes
+    assert "SoC: values 10, 30; seed 3; test images: UCF101 400." in notes
 
 
 # The verdict
+
+def test_the_verdict_tells_data_sets_of_one_name_apart(tmp_path):
+    for trainer in ("TPT", "SoC"):
+        for dataset in ("UCF101", "EuroSAT"):
+            make_run(tmp_path, trainer, dataset, changes={"names.dataset": "Mine"})
+    report = report_on(tmp_path)
+    column = report.tables[0].columns[0]
+    assert column.startswith("Mine, 400 images (")
+    assert report.verdicts[0].basis.endswith(f"400 test images: {column} 400.")
+
 
 def test_methods_of_equal_ece_are_all_named_as_the_lowest(tmp_path):
     for trainer in ("TPT", "CTPT", "SoC"):

@@ -8,10 +8,11 @@ from promptcal.trainers.experiments.layouts import LAYOUTS, layout_fields
 from promptcal.trainers.experiments.layouts.build import build_layout
 from promptcal.trainers.experiments.outcome import write_outcome
 from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.report import published
 from promptcal.trainers.report.layout_figures import FIGURES
 
 from finished_experiments import finished_runs, outcome_of
-from made_runs import entry
+from made_runs import entry, make_record
 
 
 def table_of(number):
@@ -147,6 +148,24 @@ def test_prompts_that_coop_has_learnt_are_columns(tmp_path):
         for number, cell in enumerate(learnt, start=1):
             start = rows[untuned[number - 1]][number]
             assert cell.difference == pytest.approx(float(cell.text) - float(start.text))
+
+
+def test_published_prompts_are_those_of_coops_own_training(tmp_path):
+    """Not those of another method, or of other epochs, from the same number of shots."""
+    def is_published(protocol: str) -> bool:
+        prompt = {"kind": "learnt", "protocol": protocol, "position": "end", "hash": protocol}
+        records = []
+        for name in published.tables_of()["coop"]["datasets"]:
+            images = published.find("datasets", "images", "", name)
+            changes = {"model.prompt": prompt}
+            records.append(make_record("SoC", name, n=int(images.value), changes=changes))
+        varied = ("model.prompt.protocol",)
+        return published.is_published_set("coop", records, varied)
+
+    assert is_published("CoOp 2 shots")
+    assert is_published("CoOp 2 shots (n_ctx 4, class_token_position end, settings 1f0c9a3e)")
+    assert not is_published("CoOp 2 shots (epochs 5, n_ctx 4)")
+    assert not is_published("KgCoOp 2 shots")
 
 
 def test_backbones_are_columns(tmp_path):

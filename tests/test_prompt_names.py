@@ -10,7 +10,7 @@ from promptcal.tools import train
 from promptcal.trainers.config.names import short_hash
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompt_files import load_context, read_metadata
-from promptcal.trainers.vlm.prompt_protocol import protocol_of_path
+from promptcal.trainers.vlm.prompt_protocol import prompt_protocol, protocol_of_path
 from promptcal.trainers.vlm.prompts import class_tokens
 from safetensors.torch import save_file
 
@@ -119,6 +119,22 @@ def test_a_converted_prompt_says_how_it_was_made(tmp_path, clip_model):
     again = tmp_path / "again.safetensors"
     assert run_tool("convert_prompt.py", copy, again, "--shots", 4).returncode == 0
     assert read_metadata(again) == {**read_metadata(copy), "shots": "4"}
+
+
+@pytest.mark.parametrize(("dataset", "shots", "epochs", "text"), [
+    ("ImageNet", "2", "50", "CoOp 2 shots (n_ctx 4)"),
+    ("UCF101", "2", "100", "CoOp 2 shots (n_ctx 4)"),
+    ("UCF101", "16", "200", "CoOp 16 shots (n_ctx 4)"),
+    ("UCF101", "2", "50", "CoOp 2 shots (epochs 50, n_ctx 4)"),
+    ("ImageNet", "2", "100", "CoOp 2 shots (epochs 100, n_ctx 4)"),
+])
+def test_the_epochs_of_coops_scripts_are_one_protocol_on_all_data_sets(
+    dataset, shots, epochs, text
+):
+    metadata = {
+        "method": "CoOp", "dataset": dataset, "shots": shots, "epochs": epochs, "n_ctx": "4",
+    }
+    assert prompt_protocol("prompt.safetensors", "", metadata, [dataset]).text == text
 
 
 def test_metadata_is_printed_and_checked(tmp_path, clip_model, caplog):

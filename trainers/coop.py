@@ -32,6 +32,7 @@ from .runs.run_dir import Results
 from .vlm.backbone import check_lengths, initial_context
 from .vlm.numerics import fixed_numerics
 from .vlm.prompt_files import TrainingState, checkpoint_path, prompt_hash, write_checkpoint
+from .vlm.prompt_protocol import coop_epochs
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.prompts import clean_name
 from .vlm.text_encoder import TextEncoder
@@ -40,14 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 def default_epochs(settings: Mapping[str, object]) -> int:
-    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above.
-    """
-    shots = settings["DATASET.NUM_SHOTS"]
-    if shots == 1 or settings["DATASET.NAME"] == "ImageNet":
-        return 50
-    if shots in (2, 3, 4):
-        return 100
-    return 200
+    """The epochs of CoOp's scripts for some settings."""
+    return coop_epochs(int(str(settings["DATASET.NUM_SHOTS"])), str(settings["DATASET.NAME"]))
 
 
 def is_start(value: object) -> bool:
@@ -223,6 +218,9 @@ class CoOp(BaseTrainer):
             n_ctx: Number of tokens of the context.
         """
         shots = self.cfg.DATASET.NUM_SHOTS
+        settings = dict(self.record.method["settings"])
+        # Stated apart: by default it is another one on ImageNet.
+        settings.pop("OPTIM.MAX_EPOCH", None)
         return {
             "method": type(self).__name__,
             "dataset": self.record.data["dataset"],
@@ -233,7 +231,7 @@ class CoOp(BaseTrainer):
             "n_ctx": str(n_ctx),
             "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
             "split_hash": self.record.method["training"]["images"],
-            "settings": content_hash(self.record.method["settings"]),
+            "settings": content_hash(settings),
         }
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...datasets.utils.cli import counted
 from .arrange import by_backbone, swept_keys
 from .candidates import (
     Candidates,
@@ -343,7 +342,9 @@ def tried_notes(candidates: Candidates) -> list[str]:
     for column, cell in candidates.cells.items():
         runs = next(iter(cell.values()))
         values = ", ".join(show_value(candidates.values[value]) for value in cell)
-        words = f"{values}; {counted(len(runs), 'seed')}"
+        seeds = ", ".join(str(run.seed) for run in runs)
+        noun = "seed" if len(runs) == 1 else "seeds"
+        words = f"{values}; {noun} {seeds}"
         images.setdefault(words, []).append(f"{column.label} {column.n:,}")
     notes = []
     for words, sets in images.items():

@@ -715,6 +715,21 @@ def with_distinct_labels(
     Returns:
         The rows and the cells, with the new rows in place of the old ones.
     """
+    renamed = distinct_rows(rows)
+    new_rows = [renamed[row] for row in rows]
+    new_cells = {}
+    for (row, column), cell in cells.items():
+        new_cells[renamed[row], column] = cell
+    return new_rows, new_cells
+
+
+def distinct_rows(rows: Sequence[Row], without: Sequence[str] = ()) -> dict[Row, Row]:
+    """For each row the same one, with details that tell it from others of its label.
+
+    Args:
+        rows: Of a table.
+        without: Settings or fields in which the runs of one row may differ.
+    """
     by_label: dict[str, list[Row]] = {}
     for row in rows:
         by_label.setdefault(row.label, []).append(row)
@@ -728,11 +743,11 @@ def with_distinct_labels(
                 other = same_label[1] if number == 0 else first
                 if number == 0:
                     words = difference_words(
-                        row.record.difference(other.record, "row"), second=False
+                        row.record.difference(other.record, "row", without), second=False
                     )
                 else:
                     words = difference_words(
-                        first.record.difference(row.record, "row"), second=True
+                        first.record.difference(row.record, "row", without), second=True
                     )
                 details = joined_parts(details, *words) or f"no. {number + 1}"
             renamed[row] = replace(row, details=details)
@@ -742,11 +757,7 @@ def with_distinct_labels(
                     row, details=f"{details}, no. {number + 1}".removeprefix(", ")
                 )
             labels.add(renamed[row].label)
-    new_rows = [renamed[row] for row in rows]
-    new_cells = {}
-    for (row, column), cell in cells.items():
-        new_cells[renamed[row], column] = cell
-    return new_rows, new_cells
+    return renamed
 
 
 def select(runs: Iterable[Measured], is_wanted: Callable[[RunRecord], bool]) -> list[Measured]:

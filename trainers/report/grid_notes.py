@@ -158,7 +158,8 @@ def seed_notes(grid: Grid) -> list[str]:
 def numerics_notes(grid: Grid) -> list[str]:
     """Rows of other precision, engine or views, where their labels do not say so.
 
-    The precision of a GPU is not that of a CPU by default, so no setting states it.
+    The precision of a GPU is not that of a CPU by default, so no setting states it. A default may
+    have been edited between two runs.
     """
     notes = []
     for path, words in NUMERICS.items():
@@ -169,6 +170,13 @@ def numerics_notes(grid: Grid) -> list[str]:
             if value is not None and stated not in row.label:
                 values[row.label] = [str(value)]
         notes += differing_note(f"{words} differs between the rows", values)
+    counts: dict[str, list[str]] = {}
+    for (row, _), cell in grid.cells.items():
+        count = cell[0].record.get("views.count") or 1
+        # One view is a method's own choice, and a changed setting stands in the label.
+        if count > 1 and "TTA.VIEWS" not in cell[0].record.changed:
+            counts[row.label] = [str(count)]
+    notes += differing_note("The default number of views differs between the rows", counts)
     return notes
 
 

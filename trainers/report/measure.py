@@ -326,10 +326,13 @@ def measure_zero_shot(
     digest = hashlib.sha256(data.zero_shot_logits.tobytes())
     digest.update(data.label.tobytes())
     digest.update(repr(options).encode())
+    if clusters is not None:
+        digest.update(clusters.tobytes())
     held_out = None
     if validation is not None:
         held_out = LabelledLogits(validation.zero_shot_logits, validation.label)
         digest.update(validation.zero_shot_logits.tobytes())
+        digest.update(validation.label.tobytes())
     key = digest.hexdigest()
     if key not in cache.zero_shot:
         cache.zero_shot[key] = measure_logits(

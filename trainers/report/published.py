@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,6 +15,9 @@ from ..runs.record import RunRecord
 FILE = CONFIGS / "experiments" / "published.json"
 BASELINE = "otpt"  # the method that the paper's differences refer to
 AVERAGE = "Average"
+# The protocol of a prompt that CoOp has learnt from some shots in its usual number of epochs, which
+# is not stated then.
+COOP_PROMPT = re.compile(r"CoOp \d+ shots?( \((?!epochs ).*\))?")
 SOC = "soc"  # the source of the tables that the experiments reproduce
 
 
@@ -206,7 +210,8 @@ def is_published_set(table: str, records: Sequence[RunRecord], varied: Collectio
             return False
         if set(record.changed) - set(varied):
             return False
-        is_learnt = record.get("model.prompt.kind") == "learnt"
-        if is_learnt and "model.prompt.protocol" not in varied:
-            return False
+        if record.get("model.prompt.kind") == "learnt":
+            protocol = str(record.get("model.prompt.protocol"))
+            if "model.prompt.protocol" not in varied or not COOP_PROMPT.fullmatch(protocol):
+                return False
     return True

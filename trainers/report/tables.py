@@ -241,7 +241,7 @@ def device_notes(grid: Grid) -> list[str]:
     """A note if rows were computed on other devices, so that their times do not compare."""
     devices: dict[str, list[str]] = {}
     for (row, _), cell in grid.cells.items():
-        if row not in grid.rows:
+        if cell[0].from_tuned_run:  # which has no times of its own
             continue
         of_row = devices.setdefault(row.label, [])
         for measured in cell:

@@ -14,6 +14,7 @@ from .entries import average_entry
 from .grid import (
     Column,
     Row,
+    distinct_rows,
     joined_parts,
     largest_of_each_family,
     layers_of_cell,
@@ -263,7 +264,10 @@ class ValueGrid:
             if all(column in runs_by_column for runs_by_column in self.cells.values()):
                 shared.append(column)
             else:
-                self.left_out.append(column.label)
+                label = column.label
+                if [other.dataset for other in columns].count(column.dataset) > 1:
+                    label += f", {column.n:,} images"
+                self.left_out.append(label)
         # A pilot and the whole set have images in common: only the larger one is averaged.
         self.common = largest_of_each_family(shared)
         averaged = {column.dataset for column in self.common}
@@ -314,7 +318,10 @@ class ValueGrid:
                 self.values.setdefault(key, label)
                 runs_by_column = self.cells.setdefault((row, key), {})
                 runs_by_column.setdefault(column_of[id(run)], []).append(run)
-        self.rows.sort(key=row_order)
+        renamed = distinct_rows(self.rows, self.varied)
+        cells = {(renamed[row], key): by_column for (row, key), by_column in self.cells.items()}
+        self.cells = cells
+        self.rows = sorted(renamed.values(), key=row_order)
 
     def untuned_row(self, protocol: str) -> Row | None:
         """The row of a learnt prompt without tuning; None if there is none."""
@@ -378,6 +385,8 @@ class ValueGrid:
         counts: dict[str, list[int]] = {}
         for column in self.common:
             counts.setdefault(column.label, []).append(column.n)
+        if not counts:
+            return ["no data set is common to all cells"]
         facts = [images_fact(counts)]
         if len(self.common) > 1:
             facts.insert(0, "Average over the data sets")

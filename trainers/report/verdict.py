@@ -79,7 +79,9 @@ def judge(
     lines.sort(key=lambda line: line.ece)
     tuned = candidates(lines)
     unknown = [line for line in tuned if line.row.method not in TRAINER_REGISTRY]
-    counts = [f"{column.label} {column.n:,}" for column in columns]
+    counts = []
+    for label, numbers in grid.counts(columns).items():
+        counts.append(f"{label} {joined_with_and([f'{number:,}' for number in numbers])}")
     total = sum(column.n for column in columns)
     basis = (f"ECE in percent, {grid.bins} bins; lower is better. Backbone {grid.heading}, "
              f"{total:,} test images: {', '.join(counts)}.")

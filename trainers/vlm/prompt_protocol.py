@@ -77,10 +77,35 @@ def protocol_of_metadata(metadata: Mapping[str, str]) -> PromptProtocol:
         label = shots_label(label, metadata["shots"])
     details = []
     for key in ("epochs", "n_ctx", "class_token_position", "settings"):
-        if metadata.get(key):
+        if metadata.get(key) and not (key == "epochs" and has_default_epochs(metadata)):
             details.append(f"{key} {metadata[key]}")
     text = f"{label} ({', '.join(details)})" if details else label
     return PromptProtocol(text=text, label=label)
+
+
+def has_default_epochs(metadata: Mapping[str, str]) -> bool:
+    """Whether a prompt was trained as long as CoOp's scripts do for its data set.
+
+    ImageNet has fewer epochs than other data sets, by the same protocol.
+    """
+    shots = metadata.get("shots", "")
+    if method_key(metadata["method"]) != method_key(METHODS[0]) or not shots.isdecimal():
+        return False
+    return metadata["epochs"] == str(coop_epochs(int(shots), metadata.get("dataset", "")))
+
+
+def coop_epochs(shots: int, dataset: str) -> int:
+    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above.
+
+    Args:
+        shots: Labelled images per class; -1 means all.
+        dataset: Registered name of the data set.
+    """
+    if shots == 1 or dataset == "ImageNet":
+        return 50
+    if shots in (2, 3, 4):
+        return 100
+    return 200
 
 
 def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtocol:
