@@ -8,6 +8,7 @@ import pytest
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
 from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
+from promptcal.trainers.report.images import share_images
 from promptcal.trainers.report.layout import Differences, TableSpec, default_layout
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
@@ -55,6 +56,23 @@ def lambda_choice(measured):
 
 
 # Failed images
+
+def test_copies_of_a_picture_that_could_not_be_read_are_not_compared(train, image_folder, tmp_path):
+    """The second copy has the number of the first one where that could not be read."""
+    first, *_, last = sorted(image_folder.rglob("*.png"))
+    last.write_bytes(first.read_bytes())  # of another class
+    content = first.read_bytes()
+    train("TPT", "TTA.VIEWS", 10, "--output-dir", tmp_path / "runs" / "all")
+    first.write_bytes(b"damaged")
+    train("TPT", "TTA.VIEWS", 10, "DATALOADER.ON_BAD_IMAGE", "skip",
+          "--output-dir", tmp_path / "runs" / "skipped")
+    first.write_bytes(content)
+    measured = measured_runs(tmp_path / "runs")
+    shared = share_images(measured.test[:1], measured.test[1:])
+    assert shared.count == measured.test[0].n - 2
+    assert np.array_equal(shared.first.confidence, shared.second.confidence)
+    assert np.array_equal(shared.first.correct, shared.second.correct)
+
 
 def test_a_run_whose_images_fell_back_to_zero_shot_is_shown_but_not_ranked(tmp_path):
     make_run(tmp_path, "TPT")

@@ -139,6 +139,19 @@ def test_our_trainers_run_in_dassls_registry(train, tmp_path, capsys):
     assert rows == ["Zero-shot", "SoC", "Colour"]
 
 
+def test_an_evaluation_replaces_no_run_of_ours(train, tmp_path):
+    train("run", "ZeroShot", "--eval-only", *FEW_VIEWS)
+    ours = results_of(tmp_path / "run")
+    done = train("run", "Colour")
+    assert "holds a run of Zero-shot; choose another --output-dir" in done.stdout
+    assert "* ece: " in done.stdout
+    assert results_of(tmp_path / "run") == ours
+
+    train("colour", "Colour", "OPTIM.LR", 0.01)
+    train("colour", "Shuffled")
+    assert results_of(tmp_path / "colour")["trainer"] == "Shuffled"
+
+
 def test_runs_whose_images_are_not_known_are_shown_without_pairs(train, tmp_path, capsys):
     train("known", "Colour", "--seed", 1)
     train("unknown", "Shuffled", "--seed", 1)

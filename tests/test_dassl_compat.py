@@ -303,6 +303,20 @@ def test_several_seeds_end_in_mean_and_deviation(tmp_path, image_folder, clip_fi
     assert re.search(r"^SoC +\d", log, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("pairs", "message"), [
+    (["SEED", "5"], "SEED is in the settings and replaces all seeds of --seed"),
+    (["OUTPUT_DIR", "runs"], "several runs would be in runs: leave TAG and OUTPUT_DIR out"),
+])
+def test_seeds_that_the_settings_make_one_run_are_refused(
+    image_folder, tmp_path, monkeypatch, pairs, message,
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        main(["--trainer", "ZeroShot", "--dataset-config-file", "image_folder", "--root",
+              str(image_folder), "--backbone", "small", "--seed", "1", "2", *pairs])
+    assert not (tmp_path / "output").exists() and not (tmp_path / "runs").exists()
+
+
 def test_one_line_for_seeds_that_cannot_be(image_folder):
     with pytest.raises(ConfigError, match="leave --seed out"):
         main(["--seed", "1", "2", "--resume", str(image_folder)])

@@ -516,6 +516,18 @@ def test_images_that_1_0_may_have_had_count_once(tmp_path):
     assert pair.endswith("| 60 | 60 |")
 
 
+def test_images_of_1_0_may_overlap(tmp_path):
+    runs = tmp_path / "runs"
+    for trainer in ("TPT", "SoC"):
+        make_run(runs, trainer, n=60, classes=4, weights="w0")
+        make_1_0(runs, trainer)
+    make_run(runs, "CTPT", n=60, classes=4, weights="w0")  # shares no image with the next one
+    make_1_0(runs, "OTPT")
+    notes = "\n".join(report_on(runs).tables[0].notes)
+    assert "several sets of test images (60, 60), which may overlap" in notes
+    assert "→ O-TPT" in (runs / "report/tables.md").read_text()
+
+
 # Each anchor refers to the one before it twice: 2**30 values.
 YAML_BOMB = "a0: &a0 {x: 1}\n" + "".join(
     f"a{k}: &a{k} {{l: *a{k - 1}, r: *a{k - 1}}}\n" for k in range(1, 30))

@@ -205,3 +205,11 @@ def test_a_path_that_is_too_long_gets_one_line(flag, path):
     )
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "error: " in done.stderr
+
+
+@pytest.mark.parametrize("inside", ["run", "run/cache"])
+def test_a_cache_in_the_folder_of_the_run_is_refused(train, tmp_path, inside):
+    done = train("ZeroShot", "CACHE.DIR", tmp_path / inside)
+    assert done.returncode == 2
+    assert "is inside the folder of the run" in done.stderr
+    assert not (tmp_path / "run").exists()

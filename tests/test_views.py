@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numba
 import numpy as np
 import PIL
 import pytest
@@ -174,6 +175,14 @@ def test_without_numba_pillow_makes_the_views(mix, without_numba, caplog):
         assert torch.equal(maker(photo(), index), reference.make_views(photo(), index, maker))
     assert kernel_cache.pipeline() == f"pillow-{PIL.__version__}" != kernel_cache.PIPELINE
     assert caplog.text.count("numba does not work here") == 1
+
+
+def test_numba_that_must_not_compile_counts_as_absent(monkeypatch, caplog):
+    kernel_cache.numba_works.cache_clear()
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert not kernel_cache.numba_works()
+    assert "numba does not work here (NUMBA_DISABLE_JIT is set)" in caplog.text
+    kernel_cache.numba_works.cache_clear()
 
 
 def next_number(number: int) -> int:

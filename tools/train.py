@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             configs.append(make_config(args, seed, pair))
     if args.sweep:
         check_sweep(configs, len(seeds_to_run))
+    check_folders(configs, len(seeds_to_run))
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.
     from promptcal.trainers.runs.summary import result_table, seeds_table, sweep_table
 
@@ -127,21 +128,37 @@ def check_root(args: argparse.Namespace) -> None:
 
 
 def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
-    """Refuses values of a sweep that are one run, or that would be in one folder."""
+    """Refuses values of a sweep that are one run."""
     first_seeds = configs[::number_of_seeds]
-    known: list[tuple[dict[str, object], Path]] = []
+    known: list[dict[str, object]] = []
     for cfg in first_seeds:
         settings = effective_settings(cfg)
+        if settings in known:
+            raise ConfigError(
+                "two values of --sweep are the same run: they mean the same, or the "
+                "setting has no effect here"
+            )
+        known.append(settings)
+
+
+def check_folders(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
+    """Refuses several runs that would be in one folder, or of one seed.
+
+    Args:
+        configs: Of all runs.
+        number_of_seeds: How many seeds each value of a sweep has.
+    """
+    if len({cfg.SEED for cfg in configs}) < number_of_seeds:
+        raise ConfigError("SEED is in the settings and replaces all seeds of --seed: leave it out")
+    folders: set[Path] = set()
+    for cfg in configs:
         folder = run_path(cfg)
-        for other_settings, other_folder in known:
-            if settings == other_settings:
-                raise ConfigError(
-                    "two values of --sweep are the same run: they mean the same, or the "
-                    "setting has no effect here"
-                )
-            if folder == other_folder:
-                raise ConfigError("--sweep makes a folder for each value: leave TAG out")
-        known.append((settings, folder))
+        if folder in folders:
+            raise ConfigError(
+                f"several runs would be in {folder}: leave TAG and OUTPUT_DIR out; --output-dir "
+                f"makes a folder for each value and seed"
+            )
+        folders.add(folder)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

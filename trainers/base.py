@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -182,6 +183,7 @@ class BaseTrainer:
         # these are read goes to the log in the folder later.
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
+            refuse_cache_in_run(self.cfg)
             asked = self.asked_run(overwrite)
         if overwrite:
             self.clip  # noqa: B018 - a run that cannot start must not remove another one
@@ -561,6 +563,21 @@ def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before:
     if now != before:
         logger.warning("%s has changed during the run; the results are of the %s as loaded at its "
                        "start (hash %s)", name, kind, before)
+
+
+def refuse_cache_in_run(cfg: CfgNode) -> None:
+    """Refuses a cache in the folder of the run, which holds nothing but what the run writes.
+
+    Args:
+        cfg: The settings.
+    """
+    if not cfg.CACHE.DIR:
+        return
+    cache = Path(cfg.CACHE.DIR).absolute()
+    folder = run_path(cfg).absolute()
+    if folder in (cache, *cache.parents):
+        raise ConfigError(f"CACHE.DIR {cfg.CACHE.DIR} is inside the folder of the run: choose one "
+                          f"beside it, which other runs can use too")
 
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:

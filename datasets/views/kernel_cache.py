@@ -46,11 +46,14 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def numba_works() -> bool:
-    """Whether numba can be imported; a warning if not."""
+    """Whether numba can be imported and compiles; a warning if not."""
     # The import takes half a second. It may raise anything: numba refuses some versions of numpy,
     # and llvmlite some systems.
     try:
-        import numba  # noqa: F401
+        import numba
+
+        if getattr(numba.config, "DISABLE_JIT", False):
+            raise ImportError("NUMBA_DISABLE_JIT is set")
     except Exception as error:
         logger.warning(
             "numba does not work here (%s): Pillow makes the views, which takes ten times as long",

@@ -33,7 +33,7 @@ from ..functional.arrays import log_softmax
 from ..functional.scoring import brier
 from ..registry import backbone_label, method_info
 from ..runs.record import FILE_NAME, UNKNOWN_IMAGES, RunRecord, content_hash
-from ..runs.run_dir import RunDir
+from ..runs.run_dir import RunDir, read_record
 from ..runs.summary import environment, metrics_of, percent_lines
 from ..vlm.loading import weights_hash
 from ..vlm.numerics import gpu_name, pick_device
@@ -41,6 +41,7 @@ from .convert import DasslDataset
 
 logger = logging.getLogger(__name__)
 
+ENGINE = "Dassl"  # in the record of a run that a trainer of the checkout computed
 UNNAMED = "no name"  # of a backbone that the checkout's config does not name
 
 
@@ -109,6 +110,12 @@ class Calibration(Classification):
         """
         cfg = self.cfg
         folder = Path(cfg.OUTPUT_DIR)
+        # An evaluation replaces an earlier one, as Dassl does. Our runs are longer to compute.
+        existing = read_record(folder / FILE_NAME)
+        if existing is not None and existing.get("numerics.engine") != ENGINE:
+            print(f"predictions and results are not written: {folder} holds a run of "
+                  f"{existing.names.get('method', 'promptcal')}; choose another --output-dir")
+            return
         names = [str(self.names.get(label, label)) for label in range(logits.shape[1])]
         weights = ""  # those of other models than OpenAI's a checkout may load in any way
         with suppress(WeightsError):
@@ -229,7 +236,7 @@ def foreign_record(
             "precision": "unknown",
             "device_type": "unknown",
             "jacobian": False,
-            "engine": "Dassl",
+            "engine": ENGINE,
             "tf32": "unknown",
         },
         seed=max(cfg.SEED, 0),

@@ -97,6 +97,8 @@ def several_sets_notes(grid: Grid) -> list[str]:
 
 def share_no_image(columns: Sequence[Column]) -> bool:
     """Whether columns are known to have no image in common, as the folds of one table have none."""
+    if any(column.record.is_1_0 for column in columns):  # its images were not known by content
+        return False
     for first, second in combinations(columns, 2):
         if first.images is None or second.images is None or first.shared_images(second):
             return False

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...datasets.identity import CONTENT_BYTES
 from ..functional.arrays import Array
 from .measure import Measured
 from .metrics import Top
@@ -68,6 +69,8 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
         # Runs on the same images share the array: nothing to compare.
         if images is not shared and not np.array_equal(images, shared):
             shared = np.intersect1d(shared, images)
+    if len(shared) > 0 and shared is not images_of_runs[0]:
+        shared = without_moved_copies(shared, images_of_runs, [run.index for run in runs])
     if len(shared) == 0:
         return None
     tops = []
@@ -76,6 +79,42 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
         correct = take_images(run.tuned.correct, images, shared)
         tops.append(Top(confidence, correct))
     return SharedImages(stack_seeds(tops[:len(first)]), stack_seeds(tops[len(first):]), shared)
+
+
+def without_moved_copies(
+    shared: Array, images_of_runs: Sequence[Array], indices: Sequence[Array],
+) -> Array:
+    """Without copies of a picture that have other positions in one of the runs.
+
+    Copies are numbered in the order of the split. Where a run could not read the first one, the
+    second has its number: the same number is then not the same file, whose views and label may
+    differ.
+
+    Args:
+        shared: Identities of images that all runs have, (N,).
+        images_of_runs: Identities of all images of each run.
+        indices: Their positions in the split.
+
+    Returns:
+        Identities (M,).
+    """
+    copied_pictures = []
+    positions = []
+    for images, index in zip(images_of_runs, indices, strict=True):
+        pictures, counts = np.unique(pictures_of(images), return_counts=True)
+        copied_pictures.append(pictures[counts > 1])
+        positions.append(take_images(index, images, shared))
+    is_copied = np.isin(pictures_of(shared), np.concatenate(copied_pictures))
+    is_moved = np.zeros(len(shared), dtype=bool)
+    for position in positions[1:]:
+        is_moved |= position != positions[0]
+    return shared[~(is_copied & is_moved)]
+
+
+def pictures_of(images: Array) -> Array:
+    """What the pictures of identities (N,) are, whichever copies they are: (N,) of 12 bytes."""
+    rows = np.ascontiguousarray(images).view(np.uint8).reshape(len(images), -1)
+    return np.ascontiguousarray(rows[:, :CONTENT_BYTES]).view(f"S{CONTENT_BYTES}").ravel()
 
 
 def take_images(values: Array, images: Array, wanted: Array) -> Array:

@@ -5,6 +5,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import overload
 
 import numpy as np
 
@@ -100,6 +101,7 @@ class Measured:
         mistakes: The most confident ones.
         image: Identity of each image, (N,) of 16 bytes; None if it is not known.
         cluster: What images share that are not independent, (N,) of 16 bytes; None as above.
+        index: Position of each image in its split, (N,).
         flagged: Number of images that fell back to zero-shot.
         skipped: Number of images that could not be read.
         temperature_from: Number of validation images that temperature scaling was fitted on; 0 if
@@ -123,6 +125,7 @@ class Measured:
     mistakes: list[Mistake]
     image: Array | None
     cluster: Array | None
+    index: Array
     flagged: int
     skipped: int
     temperature_from: int = 0
@@ -179,6 +182,12 @@ class MeasuringCache:
 
     zero_shot: dict[str, MeasuredLogits] = field(default_factory=dict)
     arrays: dict[bytes, Array] = field(default_factory=dict)
+
+    @overload
+    def shared(self, array: Array) -> Array: ...
+
+    @overload
+    def shared(self, array: None) -> None: ...
 
     def shared(self, array: Array | None) -> Array | None:
         """The same array, or an equal one that was seen before."""
@@ -277,6 +286,7 @@ def measure_run(
         mistakes=mistakes,
         image=cache.shared(data.image),
         cluster=cache.shared(data.cluster),
+        index=cache.shared(data.index),
         flagged=int(data.flagged.astype(bool).sum()),
         skipped=max(0, run.planned_images - len(data.label)),
         temperature_from=0 if validation is None else len(validation.label),
