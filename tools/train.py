@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             configs.append(make_config(args, seed, pair))
     if args.sweep:
         check_sweep(configs, len(seeds_to_run))
-    check_folders(configs, len(seeds_to_run))
+    if len(configs) > 1:
+        check_folders(configs, len(seeds_to_run))
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.
     from promptcal.trainers.runs.summary import result_table, seeds_table, sweep_table
 

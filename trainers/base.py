@@ -24,7 +24,7 @@ from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.names import plugin_modules, results_name, run_path
+from .config.names import results_name, run_path
 from .config.settings import Setting, retag, tag_of
 from .config.table import is_openai
 from .config.validation import parse_regularisers
@@ -36,7 +36,7 @@ from .runs.dist import Distributed
 from .runs.make_record import PromptFacts, RunFacts, learnt_prompt, make_record
 from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictions
-from .runs.summary import environment, metrics, result_block, summarise
+from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
 from .vlm.class_texts import ClassTexts
 from .vlm.loading import load_backbone, weights_hash
@@ -183,7 +183,7 @@ class BaseTrainer:
         # these are read goes to the log in the folder later.
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
-            refuse_cache_in_run(self.cfg)
+            refuse_cache_in_run(self.cfg.CACHE.DIR, run_path(self.cfg))
             asked = self.asked_run(overwrite)
         if overwrite:
             self.clip  # noqa: B018 - a run that cannot start must not remove another one
@@ -416,7 +416,7 @@ class BaseTrainer:
 
     def view_features(self) -> ViewStore:
         """The features of the views of each test image."""
-        return ViewStore(self.cfg, self.record, self.data, self.identity, self.clip.backbone)
+        return ViewStore(self.cfg, self.record, self.data, self.identity, self.clip)
 
     # The steps of a run.
 
@@ -453,12 +453,11 @@ class BaseTrainer:
         """
         run_dir = self.run_dir
         images = self.image_columns()
-        fields = self.result_fields()
         columns = run_dir.merge(predictor.parts, images, text=self.clip.text.cpu().numpy())
         if len(columns["index"]) == 0:
             raise DataError("no test image could be read")
         results = {
-            **fields,
+            **self.result_fields(),
             **summarise(columns, self.cfg.TEST.BINS),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
@@ -565,18 +564,18 @@ def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before:
                        "start (hash %s)", name, kind, before)
 
 
-def refuse_cache_in_run(cfg: CfgNode) -> None:
+def refuse_cache_in_run(cache_dir: str, run_folder: Path) -> None:
     """Refuses a cache in the folder of the run, which holds nothing but what the run writes.
 
     Args:
-        cfg: The settings.
+        cache_dir: Value of CACHE.DIR; "" = no cache.
+        run_folder: The folder of the run.
     """
-    if not cfg.CACHE.DIR:
+    if not cache_dir:
         return
-    cache = Path(cfg.CACHE.DIR).absolute()
-    folder = run_path(cfg).absolute()
-    if folder in (cache, *cache.parents):
-        raise ConfigError(f"CACHE.DIR {cfg.CACHE.DIR} is inside the folder of the run: choose one "
+    cache = Path(cache_dir).absolute()
+    if run_folder.absolute() in (cache, *cache.parents):
+        raise ConfigError(f"CACHE.DIR {cache_dir} is inside the folder of the run: choose one "
                           f"beside it, which other runs can use too")
 
 

@@ -71,6 +71,12 @@ def pipeline() -> str:
     return f"{FALLBACK}-{PIL.__version__}"
 
 
+def compile_kernels() -> None:
+    """Compiles the kernels if that is necessary. In the main thread Ctrl-C can interrupt it."""
+    if numba_works():
+        compiled_kernels()
+
+
 def compiled_kernels() -> Callable[..., None]:
     """`kernels.make_views`, loaded or compiled on the first call. Other threads wait for it."""
     with compiling:
@@ -84,14 +90,15 @@ def load_or_compile() -> Callable[..., None]:
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
 
-    from . import kernels
+    from .kernels import SIGNATURE, make_views
 
-    views: Any = numba.njit(nogil=True)(kernels.make_views)
+    views: Any = numba.njit(nogil=True)(make_views)
     target = views.targetctx
     target.refresh()
     machine = target.codegen().magic_tuple()  # the CPU and its features
     versions = repr((numba.__version__, np.__version__, sys.version, machine))
-    key = hashlib.sha256(Path(kernels.__file__).read_bytes() + versions.encode()).hexdigest()
+    source = Path(__file__).with_name("kernels.py").read_bytes()
+    key = hashlib.sha256(source + versions.encode()).hexdigest()
     folder = user_cache_folder()
     content = None
     if folder is not None:
@@ -101,9 +108,9 @@ def load_or_compile() -> Callable[..., None]:
         views.add_overload(CompileResult._rebuild(target, *compiled))
         return views
     logger.info("compiling the kernels that make views, about 20 seconds, once")
-    views.compile(kernels.SIGNATURE)
+    views.compile(SIGNATURE)
     if folder is not None:
-        compiled_code = dumps(views.overloads[kernels.SIGNATURE.args]._reduce())
+        compiled_code = dumps(views.overloads[SIGNATURE.args]._reduce())
         write_verified(folder / f"kernels-{key}", compiled_code)
     return views
 

@@ -57,11 +57,6 @@ class ViewMaker(ViewSpec):
             **pixels.non_default(),
         }
 
-    def warm_up(self) -> None:
-        """Compiles the kernels if that is necessary. In the main thread Ctrl-C can interrupt it."""
-        if numba_works():
-            compiled_kernels()
-
     def __call__(self, image: Image.Image, index: int, out: np.ndarray | None = None) -> Tensor:
         """The views of an RGB image.
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
-from ...datasets.base import DATASET_REGISTRY, run_name
+from ...datasets.base import run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
-from ...datasets.utils.source import is_plugin
-from .registry import TRAINER_REGISTRY, method_info
+from .registry import method_info
 
 MAX_LENGTH = 100  # characters of a part of a run folder's path
 SHOTS = re.compile(r"(.+) (\d+ shots?)")  # the label of a learnt prompt, such as `CoOp 2 shots`
@@ -82,22 +81,6 @@ def untuned_words(prompt: str) -> str:
 
 
 # The folder of a run
-
-def plugin_modules(cfg: CfgNode) -> dict[str, str]:
-    """The modules outside this package that the method and the data set of a run come from.
-
-    Returns:
-        For each plugin by its name the module, which is what `--plugin` takes.
-    """
-    modules = {}
-    for registry, name in (
-        (TRAINER_REGISTRY, cfg.TRAINER.NAME),
-        (DATASET_REGISTRY, cfg.DATASET.NAME),
-    ):
-        if name in registry and is_plugin(registry.get(name)):
-            modules[name] = registry.get(name).__module__
-    return modules
-
 
 def results_name(cfg: CfgNode) -> str:
     """What run folder and results call the data set."""

@@ -24,13 +24,13 @@ from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.progress import progress_bar
 from ...datasets.views import ViewMaker
+from ...datasets.views.kernel_cache import compile_kernels
 from ...datasets.views.loader import batched, load_batches
 from ..runs.dist import Distributed
 from ..runs.record import RunRecord
-from ..vlm.backbone import Backbone
-from ..vlm.budget import Budget
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, is_gpu, pin
+from ..vlm.prompted_clip import PromptedCLIP
 from .cache import ArrayCache
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class ViewStore:
 
     def __init__(
         self, cfg: CfgNode, record: RunRecord, data: EvalData, identity: ImageIdentity,
-        backbone: Backbone,
+        clip: PromptedCLIP,
     ) -> None:
         """
         Args:
@@ -151,14 +151,15 @@ class ViewStore:
             record: What the features depend on: views, weights, precision, device and seed.
             data: The images of the run.
             identity: What these images are.
-            backbone: Encodes the views.
+            clip: Its backbone encodes the views, as many at once as its budget allows.
         """
         self.num_views = int(record.views["count"])
         self.precision = str(record.numerics["precision"])
         augmix = bool(record.views.get("augmix"))
-        self.maker = ViewMaker.of(self.num_views, backbone.pixels, augmix, record.seed)
-        self.backbone = backbone
-        self.budget = Budget.of_images(backbone)
+        self.backbone = clip.backbone
+        self.budget = clip.budget
+        pixels = self.backbone.pixels
+        self.maker = ViewMaker.of(self.num_views, pixels, augmix, record.seed)
         self.data = data
         self.workers = cfg.DATALOADER.NUM_WORKERS
         self.skips_bad = cfg.DATALOADER.ON_BAD_IMAGE == "skip"
@@ -178,7 +179,7 @@ class ViewStore:
             cache = ArrayCache(cfg.CACHE.DIR, "views", {
                 "record": record.key("view features"),
                 **self.maker.key(),
-                **backbone.pixels.non_default(),
+                **pixels.non_default(),
                 "images": store_name(cfg, data.dataset),
             })
             self.files = BlockFiles(cache, self.content)
@@ -201,7 +202,7 @@ class ViewStore:
         make = self.make_views
         if on_cpu:
             make = self.encode_image
-        self.maker.warm_up()  # may compile, here and not in a thread, where Ctrl-C would wait
+        compile_kernels()  # here and not in a thread, where Ctrl-C would wait
         # In pieces: the views of a batch for a GPU would take a gigabyte.
         pieces = []
         for indices in wanted:
@@ -273,15 +274,16 @@ class ViewStore:
             raise DataError(f"{path} has changed since this run began: start the run again when "
                             f"nothing writes to the images any more")
 
-    def fill(self, dist: Distributed) -> None:
-        """Encodes what the store lacks.
+    def fill(self, files: BlockFiles, dist: Distributed) -> None:
+        """Encodes what the files lack.
 
         Each process takes some of the blocks, and all wait for each other, so that afterwards each
         can read every image.
+
+        Args:
+            files: Those of this store.
+            dist: The processes of the run.
         """
-        files = self.files
-        if files is None:
-            return
         lacking = []
         if dist.is_main:
             lacking = self.find_lacking(files)

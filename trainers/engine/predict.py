@@ -135,8 +135,8 @@ class Predictor:
         finished, missing = self.find_finished()
         # On a network disk that lags, processes may see other parts: the main process decides.
         missing = self.dist.broadcast(missing)
-        if missing:
-            self.store.fill(self.dist)
+        if missing and self.store.files is not None:
+            self.store.fill(self.store.files, self.dist)
         with Progress(
             self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
             finished, shown=self.dist.is_main,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
+from ...datasets.views.kernel_cache import compile_kernels
 from ...datasets.views.loader import LoadedBatch, batched, load_batches
 from ...datasets.views.maker import ViewMaker
 from ...datasets.views.reference import BICUBIC, crops, to_tensor
@@ -144,7 +145,7 @@ class TrainingImages:
     def plain_features(self) -> Tensor:
         """Unit features of the plain view of every image, (n, d)."""
         maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
-        maker.warm_up()
+        compile_kernels()
         batches = batched(range(len(self.items)), ENCODED_AT_ONCE)
         loaded = self.load(self.items, maker, batches)
         return torch.cat([self.encode(batch) for batch in loaded])

@@ -262,10 +262,6 @@ class RunRecord:
         """Whether both are the record of one run; its names may have been changed since."""
         return self.renamed({}) == other.renamed({})
 
-    def decided(self, **numerics: object) -> RunRecord:
-        """The record with values of `numerics` that were not decided before."""
-        return replace(self, numerics={**self.numerics, **numerics})
-
     def renamed(self, names: Mapping[str, str]) -> RunRecord:
         """The same run under other names."""
         return replace(self, names=dict(names))

@@ -252,7 +252,8 @@ class RunDir:
                 still_open[name] = value
         still_open = dist.broadcast(still_open)
         if still_open:
-            self.record = self.record.decided(**still_open)
+            self.record = replace(
+                self.record, numerics={**self.record.numerics, **still_open})
             if dist.is_main:
                 write_json(self.path / FILE_NAME, self.record.to_json())
 

@@ -9,13 +9,16 @@ from importlib import metadata
 import numpy as np
 import torch
 from tabulate import tabulate
+from yacs.config import CfgNode
 
 from ... import __version__
+from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.cli import counted, plural
+from ...datasets.utils.source import is_plugin
 from ..config.names import backbone_name, untuned_words
 from ..config.settings import setting_words
 from ..functional.calibration import ace, ece, signed_error, top_class
-from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
+from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, method_info, reset_words
 from .record import value_label
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's
@@ -328,13 +331,31 @@ def environment(device: torch.device, gpu_name: str) -> dict[str, object]:
         gpu_name: Its product name; "" for a CPU.
     """
     name = gpu_name or platform.processor() or platform.machine()
-    packages = (
-        *PACKAGES,
-        *(package for module, package in OPTIONAL.items() if module in sys.modules),
-    )
+    packages = list(PACKAGES)
+    for module, package in OPTIONAL.items():
+        if module in sys.modules:
+            packages.append(package)
+    versions = {"promptcal": __version__, "python": platform.python_version()}
+    for package in packages:
+        versions[package] = metadata.version(package)
     return {
-        "versions": {"promptcal": __version__, "python": platform.python_version(),
-                     **{package: metadata.version(package) for package in packages}},
+        "versions": versions,
         "device": f"{device} ({name})",
         "threads": torch.get_num_threads(),
     }
+
+
+def plugin_modules(cfg: CfgNode) -> dict[str, str]:
+    """The modules outside this package that the method and the data set of a run come from.
+
+    Returns:
+        For each plugin by its name the module, which is what `--plugin` takes.
+    """
+    modules = {}
+    for registry, name in (
+        (TRAINER_REGISTRY, cfg.TRAINER.NAME),
+        (DATASET_REGISTRY, cfg.DATASET.NAME),
+    ):
+        if name in registry and is_plugin(registry.get(name)):
+            modules[name] = registry.get(name).__module__
+    return modules

@@ -335,5 +335,5 @@ def tensors_by_name(content: Any) -> dict[str, Tensor]:
             seen.add(id(value))
             prefix = f"{name}." if name else ""
             for key, part in reversed(value.items()):  # the last is visited first
-                waiting.append((f"{prefix}{one_line(key, 200)}", part))
+                waiting.append((f"{prefix}{key}", part))
     return tensors
