@@ -47,9 +47,9 @@ class Samples:
         logits: (N, K).
         probabilities: (N, K).
         label: (N,).
-        top: Of the logits.
-        with_sals: Of the logits after SaLS.
-        with_temperature: Of the logits after temperature scaling; None for a single image.
+        top: Top classes before any scaling.
+        with_sals: Top classes of the logits after SaLS.
+        with_temperature: Top classes after temperature scaling; None for a single image.
         bins: Number of bins.
         clusters: Group of each image where images are not independent, (N,); otherwise None.
         has_logits: Whether logits are the run's. Those of a run that was exported without them give
@@ -72,7 +72,7 @@ class Metric:
     """How a metric is named, shown and computed.
 
     Attributes:
-        label: In tables.
+        label: Name of the metric in tables.
         of: Returns (function, *arguments), whose value `function(*arguments)` is the metric, or
             None if the run lacks what it needs. Metrics without `of` and `measured` are computed by
             `posthoc_metrics`, or read from results.json.
@@ -273,7 +273,12 @@ POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  #
 
 
 def register_metric(name: str, metric: Metric) -> None:
-    """Adds a metric to all reports and to the names that an experiment's `metrics` may have."""
+    """Adds a metric to all reports and to the names that an experiment's `metrics` may have.
+
+    Args:
+        name: Key of the metric, such as `ece`. A name that is registered already is refused.
+        metric: How it is computed and shown.
+    """
     if name in METRICS:
         raise ConfigError(f"metric '{name}' is registered twice")
     METRICS[name] = metric

@@ -16,7 +16,7 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
     """Zero-shot runs made of other runs, for prompts and images that no zero-shot run has.
 
     Args:
-        runs: With the same weights.
+        runs: Runs with the same weights.
     """
     source: Any = None
     covered = set()
@@ -43,7 +43,7 @@ def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list
     """The learnt prompts that some runs start from, without tuning.
 
     Args:
-        runs: Of a table.
+        runs: Runs of a table.
         known: All runs with the same weights, which may have tested these prompts without tuning.
     """
     places = set()
@@ -79,8 +79,8 @@ def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:
     """The record of a run's zero-shot part.
 
     Args:
-        record: Of a tuned or trained run.
-        source: Of the zero-shot runs of the same table, whose row it belongs to.
+        record: Record of a tuned or trained run.
+        source: `method.source` of the zero-shot runs of the same table, whose row it joins.
     """
     changed = {}
     for key, values in record.changed.items():
@@ -97,7 +97,7 @@ def zero_shot_part(measured: Measured, record: RunRecord) -> Measured:
 
     Args:
         measured: A run of a method that tunes.
-        record: That a run of zero-shot under the same conditions would have.
+        record: The record that a zero-shot run under the same conditions would have.
     """
     return replace(
         measured, record=record, tuned=measured.zero_shot, metrics=measured.zero_shot_metrics,
