@@ -265,9 +265,10 @@ def semantic_separation(
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
     if statistics == "detached" and not fits_at_once(text.shape[-2]):
+        # One episode at a time: with so many classes several would not fit into memory.
         episodes = text.reshape(-1, *text.shape[-2:])
-        each = [separation_by_rows(episode, percentile, normalisation) for episode in episodes]
-        return torch.stack(each).view(text.shape[:-2])
+        losses = [separation_by_rows(episode, percentile, normalisation) for episode in episodes]
+        return torch.stack(losses).view(text.shape[:-2])
     similarity = pair_similarities(text)
     source = similarity.detach() if statistics == "detached" else similarity
     low = source.amin(-1, keepdim=True)

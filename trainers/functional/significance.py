@@ -565,12 +565,13 @@ def possible_equal_pairs(methods: int) -> set[int]:
         >>> sorted(possible_equal_pairs(5))
         [0, 1, 2, 3, 4, 6, 10]
     """
-    possible: list[set[int]] = [{0}]
+    possible: list[set[int]] = [{0}]  # S(0), S(1), …
     for total in range(1, methods + 1):
         numbers = set()
+        # A group of `equal` methods that are all equal, and the pairs among the others.
         for equal in range(1, total + 1):
-            for rest in possible[total - equal]:
-                numbers.add(equal * (equal - 1) // 2 + rest)
+            for pairs_of_others in possible[total - equal]:
+                numbers.add(equal * (equal - 1) // 2 + pairs_of_others)
         possible.append(numbers)
     return possible[methods]
 
