@@ -222,7 +222,7 @@ def differing_note(words: str, values: Mapping[str, Sequence[str]], end: str = "
         return []
     between = ", "
     for label in values:
-        if "," in label:  # labels with commas of their own
+        if "," in label:  # a label with a comma would read as two labels
             between = " / "
     parts = []
     for several, labels in rows.items():

@@ -61,7 +61,7 @@ class FinishedRun:
 
     @property
     def classnames(self) -> list[str]:
-        """By label; numbers if the run has no names."""
+        """Class names by label; numbers as text if the run has no names."""
         names = self.results.get("classnames") or []
         count = self.results["classes"]
         if len(names) == count:

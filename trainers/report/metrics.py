@@ -77,8 +77,8 @@ class Metric:
             None if the run lacks what it needs. Metrics without `of` and `measured` are computed by
             `posthoc_metrics`, or read from results.json.
         percent: Whether it is a fraction that is shown in percent.
-        higher_is_better: None if neither is.
-        digits: After the point; 0 means 1 for percentages and 3 otherwise.
+        higher_is_better: Whether higher values are better; None if neither are.
+        digits: Digits after the point; 0 means 1 for percentages and 3 otherwise.
         interval: Whether a metric whose `of` returns (np.mean, values per image) has the t
             interval of a mean.
         measured: Returns the value with its interval by a closed formula, in place of `of`.
@@ -100,7 +100,7 @@ class Metric:
 
     @property
     def scale(self) -> int:
-        """From fractions to what is shown."""
+        """Factor from the computed value to the number that tables show."""
         return 100 if self.percent else 1
 
     @property
@@ -160,7 +160,8 @@ def binned(function: Callable[..., float]) -> Callable[[Samples], Interval]:
     return measure
 
 
-# `Metric.of` or `Metric.measured` of the metrics below.
+# `Metric.of` or `Metric.measured` of the metrics below. Those that return a tuple are computed from
+# it by `Metric.measure`, those that return an Interval have a closed formula for it.
 
 
 def ece_with_temperature(samples: Samples) -> tuple | None:
@@ -317,7 +318,7 @@ def posthoc_metrics(
 
     Args:
         data: Predictions of a run with zero-shot logits.
-        temperature: The fixed one of its backbone.
+        temperature: The fixed temperature of its backbone.
         adapts: Whether the method adapts to images. If not, CoTS changes nothing.
         bins: Number of bins.
     """

@@ -175,7 +175,7 @@ def table_facts(
 
 
 def within_words(tuned: Sequence[Row]) -> str:
-    """Within what tuned methods are compared, if not all with one another."""
+    """Words for a caption on which tuned methods are compared; "" if all are with one another."""
     within = []
     if len({row.protocol for row in tuned}) > 1:
         within.append("prompt by prompt")

@@ -74,7 +74,7 @@ def column_value(
         backbone: The backbone, as tables name it.
 
     Returns:
-        What makes it another column, and its label.
+        The key of the column, which is equal for all runs of a column, and its label.
     """
     record = measured.record
     if columns == "backbone":
@@ -110,7 +110,7 @@ def shots_label(protocol: str, name: str) -> str:
 def texts_label(changed: Mapping[str, Any]) -> str:
     """What a run's texts are, in words.
 
-    Descriptions are called so without their file, of which each data set has its own.
+    Descriptions are called `descriptions`, whatever the file: each data set has its own.
 
     Args:
         changed: Default and value of each changed setting, by key, as in a record.
@@ -230,7 +230,7 @@ class ValueGrid:
     Attributes:
         rows: The rows, in the order of papers.
         shared: Settings that all rows share and the title states, in words by key.
-        values: Label of each column, by what makes it another column.
+        values: Label of each column, by its key; see `column_value`.
         cells: The runs of each row and value by data set.
         common: The data sets that all cells have; only these are averaged.
         left_out: Labels of the other data sets.
