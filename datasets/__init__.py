@@ -1,4 +1,4 @@
-"""Data sets: one reader per file, found by the registry."""
+"""Data sets: one reader per file, found by the registry. `build_dataset` reads one."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ def build_dataset(
     Args:
         name: The registered name, such as UCF101.
         root: The folder of the data sets; of a user's own images their folder.
-        options: What is read of it; by default all.
+        options: Which part of it is read; by default all of it.
         changes: Options by name, such as `num_shots=4`.
 
     Example:
@@ -97,10 +97,10 @@ def build_dataset(
 
 
 def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
-    """A whole data set.
+    """Reads a whole data set, before parts of it are selected.
 
-    Options that its reader does not have are not passed to it. That they have no effect is said
-    where settings are checked.
+    Options that the reader does not have are not passed to it. Where settings are checked, the log
+    says that they have no effect.
 
     Args:
         name: The registered name.

@@ -21,13 +21,22 @@ SEVERITIES = (1, 2, 3, 4, 5)  # of a corruption
 
 @dataclass(frozen=True)
 class Datum:
-    """One labelled image, as in Dassl."""
+    """One labelled image, as in Dassl.
+
+    Attributes:
+        impath: Path of the image. Sets without a file per image use a name instead.
+        label: Class number, from 0.
+        domain: Only Dassl's own trainers use it.
+        classname: Name of the class.
+        group: The same for images that are not independent of each other, such as those of one
+            patient; "" if an image is independent.
+    """
 
     impath: str
     label: int
     domain: int = 0
     classname: str = ""
-    group: str = ""  # what images share that are not independent of each other, such as the patient
+    group: str = ""
 
 
 class LazyList(Sequence[Datum]):
@@ -49,9 +58,12 @@ class LazyList(Sequence[Datum]):
 
 
 class Dataset:
-    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by
-    label). Readers of files derive from `FileDataset`, which checks them; sets that draw their
-    images derive from this class."""
+    """The base class of all data sets.
+
+    Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label). Readers of
+    files derive from `FileDataset`, which checks them; sets that draw their images derive from this
+    class.
+    """
 
     train: Sequence[Datum]
     val: Sequence[Datum]
@@ -212,11 +224,17 @@ def parse_run_name(name: str) -> tuple[str, str, int]:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What tables and figures need to know about a data set, registered or not."""
+    """What tables and figures need to know about a data set, registered or not.
 
-    label: str  # in tables and figures
-    order: tuple[int, str]  # sorts data sets as the papers' tables do
-    embedded: bool  # drawn by code and shipped with the project
+    Attributes:
+        label: What tables and figures call it.
+        order: Sorts data sets as the papers' tables do.
+        embedded: Whether its images are drawn by code.
+    """
+
+    label: str
+    order: tuple[int, str]
+    embedded: bool
 
 
 def dataset_info(name: str) -> DatasetInfo:

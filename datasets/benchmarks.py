@@ -18,7 +18,7 @@ class Benchmark:
     """How one of the fifteen benchmarks is recognised.
 
     Attributes:
-        names: What hubs call it, in lower case without punctuation.
+        names: Names of the data set on hubs, in lower case without punctuation.
         parts_of_names: Parts of class names that all must occur, by which the set is recognised
             under any folder name; () if another benchmark has the same classes.
         names_hash: Hash of CoOp's class names, see `hash_names`; "" where they are not known here.
@@ -168,7 +168,7 @@ def compare_with_benchmark(
 
     Args:
         root: The folder of the set.
-        hub_splits: What the hub calls the test split.
+        hub_splits: Name of the test split on the hub; several are joined by commas.
         images: Number of test images.
         classnames: Class names by label.
     """

@@ -1,5 +1,6 @@
-"""Caltech-101: objects. The published split has 100 classes: two of the archive's 102 folders are
-left out."""
+"""Caltech-101: objects. The published split has 100 classes; two of the archive's 102 folders are
+left out.
+"""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
 from .splitfile import SplitFileDataset

@@ -1,4 +1,4 @@
-"""Reads lists of images and class names, and checks them before a model is loaded."""
+"""Checks of lists of images and class names, which readers make before a model is loaded."""
 from __future__ import annotations
 
 import codecs
@@ -40,8 +40,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list[str]:
-    """The class names in the order of their labels. Refuses missing labels and labels with two
-    names.
+    """The class names in the order of their labels.
+
+    Refuses labels without images and labels with two names.
 
     Args:
         source: The list, for messages.
@@ -98,7 +99,7 @@ def check_items(
 
     Args:
         source: The data set, for messages.
-        split: Its name, for messages.
+        split: Name of the split, for messages.
         items: The images of the split.
         classnames: Class names by label.
         image_dir: The folder of the images. Its own name may have any letters.
@@ -179,7 +180,7 @@ def describe_copies(
     Returns:
         What was found, with the first five of each kind; "" if there are none.
     """
-    listed: list[tuple[str, Datum]] = []
+    listed: list[tuple[str, Datum]] = []  # each image with its split
     for split, items in splits.items():
         for item in items:
             listed.append((split, item))
@@ -196,7 +197,7 @@ def describe_copies(
         if times[size] > 1:
             candidates.append(entry)
     hashes = dataset.hash_images([item for _, item in candidates], index)
-    pictures = defaultdict(list)
+    pictures = defaultdict(list)  # images by content
     for entry, image in zip(candidates, hashes, strict=True):
         pictures[image.digest].append(entry)
 

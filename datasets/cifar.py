@@ -1,5 +1,7 @@
-"""CIFAR-10, CIFAR-100, and their test images under 19 corruptions. Class names are torchvision's,
-with spaces."""
+"""CIFAR-10, CIFAR-100, and their test images under 19 corruptions.
+
+Class names are torchvision's, with spaces.
+"""
 from .base import DATASET_REGISTRY
 from .cifar_base import CorruptedCIFAR, PickledCIFAR
 from .download.fetch import Source
@@ -22,10 +24,10 @@ HUNDRED = (
 
 
 def source(url: str, folder: str, md5: str) -> tuple[Source, ...]:
-    """The archive of a set.
+    """The archives of a set, of which there is one.
 
     Args:
-        url: Its address.
+        url: Address of the archive.
         folder: The folder in the archive that holds the files.
         md5: MD5 sum of the archive.
     """

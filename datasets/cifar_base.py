@@ -23,7 +23,7 @@ from .views.images import BadImageError
 
 ROW = "::"  # between file and row in the path of a datum: `CIFAR-10-C/fog.npy::40012`
 SHAPE = (32, 32, 3)
-# Of OpenAI, for CIFAR.
+# OpenAI's templates for CIFAR.
 TEMPLATES = (
     "a photo of a {}.",
     "a blurry photo of a {}.",
@@ -57,12 +57,20 @@ KNOWN = {
 
 
 class ArrayUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Reads dicts, lists, numbers, text and arrays. Nothing else that a file names is imported or
-    called. It is the unpickler in Python: the one in C allocates what a few bytes of a file ask
-    for."""
+    """Unpickles dicts, lists, numbers, text and arrays. Nothing else that a file names is imported
+    or called.
+
+    It derives from the unpickler in Python. The one in C allocates as much memory as a few bytes of
+    a damaged file ask for.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        """A name that CIFAR's files have; others are refused."""
+        """Imports a name that CIFAR's files have, and refuses all others.
+
+        Args:
+            module: Module that the file names.
+            name: Name in this module.
+        """
         if f"{module}.{name}" not in KNOWN:
             raise Damaged(f"it names {module}.{name}, which no file of CIFAR does")
         return super().find_class(module, name)
@@ -129,8 +137,10 @@ def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class CIFAR(FileDataset):
-    """What the four sets share. Images are rows of an array in a file, which is read once, when its
-    first image is."""
+    """What the four sets share. Images are rows of an array in a file.
+
+    The file is read once, together with its first image.
+    """
 
     expected_test = 10_000
     names: Sequence[str] = ()  # by label
@@ -200,7 +210,12 @@ class CIFAR(FileDataset):
             self.pixels(item)
 
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-        """Digests of pixels: a file holds many images, and their values are not stored as such."""
+        """Digests of the images' pixels, because a file holds many images.
+
+        Args:
+            items: The images.
+            index: Not used: no file has the digest of one image.
+        """
         hashes = []
         for item in items:
             try:
@@ -212,7 +227,8 @@ class CIFAR(FileDataset):
         return hashes
 
     def uncorrupted_name(self, item: Datum) -> str:
-        """The arrays of corrupted images have the test images in their order, once per severity."""
+        """Names the uncorrupted image by its position, as `CIFAR-10/test/12`."""
+        # The arrays of corrupted images have the test images in their order, once per severity.
         path, _, row = item.impath.rpartition(ROW)
         first, _ = self.arrays[path]
         return f"{self.family}/{self.part_of(path)}/{int(row) - first}"
@@ -223,8 +239,7 @@ class CIFAR(FileDataset):
 
 
 class PickledCIFAR(CIFAR):
-    """torchvision's folder. The pickles are read by an unpickler of our own, which runs nothing in
-    them."""
+    """CIFAR in torchvision's folder. `ArrayUnpickler` reads the pickles and executes nothing."""
 
     label_key = "labels"
     test_file = "test_batch"
@@ -267,8 +282,11 @@ class PickledCIFAR(CIFAR):
 
 
 class CorruptedCIFAR(CorruptedDataset, CIFAR):
-    """`<corruption>.npy` has the test images five times, severity by severity, and `labels.npy`
-    their labels."""
+    """CIFAR's corrupted test images.
+
+    `<corruption>.npy` has the test images five times, severity by severity, and `labels.npy` their
+    labels.
+    """
 
     def severities(self, corruption: str) -> tuple[int, ...]:
         """All five, or none if the corruption's file is not there."""
@@ -294,7 +312,7 @@ class CorruptedCIFAR(CorruptedDataset, CIFAR):
         return Splits(list(self.names), self.list_rows(path, first, labels_of_severity))
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
-        """Only the images of the severity are read."""
+        """Reads the images of the severity alone."""
         array = map_array(path, SHAPE)
         count = len(array) // len(SEVERITIES)
         first = (self.severity - 1) * count

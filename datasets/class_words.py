@@ -67,9 +67,9 @@ def read_class_words(setting: str, root: Path) -> ClassWords:
     if text.startswith("{"):
         return from_json(text, "DATASET.CLASSNAMES")
     path = Path(setting).expanduser()
-    for place in (path, root / path):
-        if is_file(place):
-            return read_words_file(place)
+    for candidate in (path, root / path):
+        if is_file(candidate):
+            return read_words_file(candidate)
     if "=" not in text:
         raise DataError(f"DATASET.CLASSNAMES {setting} is not a file, neither as it is nor in "
                         f"{root}, nor a mapping such as {EXAMPLE}")
@@ -153,7 +153,7 @@ def delimiter_of(path: Path, text: str) -> str:
 
     Args:
         path: The file of the table.
-        text: Its content.
+        text: Content of the file.
     """
     if path.suffix.lower() == ".tsv":
         return "\t"

@@ -65,7 +65,7 @@ class ColumnChoice:
 
 
 class BadRows:
-    """What is wrong with rows of a table: the rows by reason, so that each reason is said once."""
+    """Collects what is wrong with rows of a table, so that an error names each reason once."""
 
     def __init__(self) -> None:
         self.places: dict[str, list[str]] = {}
@@ -74,7 +74,7 @@ class BadRows:
         """Adds a row.
 
         Args:
-            place: Where the row is, such as `labels.csv, row 3`.
+            place: File and row, such as `labels.csv, row 3`.
             reason: What is wrong with it.
         """
         self.places.setdefault(reason, []).append(place)
@@ -101,6 +101,7 @@ def split_of_word(word: str) -> str:
 
 def split_of_name(name: str) -> str:
     """The split that a file or folder is named after, as `Training`, `seg_test`; "" if none."""
+    # At most two words: a folder such as `test_strips_of_paper` is a class.
     words = [word for word in re.split(r"[^a-z]+", name.lower()) if word]
     splits = {split_of_word(word) for word in words} - {""}
     if len(splits) == 1 and len(words) <= 2:
@@ -111,10 +112,10 @@ def split_of_name(name: str) -> str:
 def parse_columns(setting: str) -> ColumnChoice:
     """Reads DATASET.COLUMNS, such as `image=path label=diagnosis split=fold test=4,5`."""
     matches = list(KEY.finditer(setting))
-    rest = setting
+    before_first_key = setting
     if matches:
-        rest = setting[: matches[0].start()]
-    if rest.strip(" ,"):
+        before_first_key = setting[: matches[0].start()]
+    if before_first_key.strip(" ,"):
         raise ConfigError(f"DATASET.COLUMNS is {setting!r}; it must be pairs such as {EXAMPLE}, "
                           f"with the keys {', '.join(KEYS)}")
     pairs: dict[str, str] = {}
@@ -176,7 +177,7 @@ def chosen_column(choice: ColumnChoice, role: str, headers: Sequence[str], sourc
     """The column that a user names for a role.
 
     Args:
-        choice: What DATASET.COLUMNS says.
+        choice: The columns that the user chose in DATASET.COLUMNS.
         role: One of ROLES.
         headers: Headers of the table.
         source: The table, for the message.

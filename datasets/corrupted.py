@@ -20,8 +20,11 @@ GROUPS = {
 
 
 class CorruptedDataset(FileDataset):
-    """A test set under each corruption at each severity. Read without a corruption, as the checks
-    do, it is the first one that is there, and what is missing is logged."""
+    """A test set under each corruption at each severity.
+
+    Without a corruption the reader takes the first one that is there, and logs which are missing.
+    The checks of a data root read it so.
+    """
 
     corruptions = sum(GROUPS.values(), ())
     clean = False

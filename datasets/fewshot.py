@@ -1,5 +1,6 @@
-"""Parts of a data set: few-shot samples, listed test images, and CoOp's base and new halves of the
-classes."""
+"""Selects parts of a data set: few-shot samples, listed test images, and CoOp's base or new half of
+the classes.
+"""
 from __future__ import annotations
 
 import json
@@ -34,7 +35,7 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
         dataset: The data set, which is changed.
         num_shots: Images per class.
         seed: Seed of the draw.
-        fewshot_dir: Where the samples are kept as JSON; "" = with the data.
+        fewshot_dir: Folder in which the samples are kept as JSON; "" = with the data.
     """
     has_own_val = dataset.val is not dataset.test
     train = list(dataset.train)
@@ -95,10 +96,10 @@ def draw_split(
     2021, so the classes after it get the same images as there.
 
     Args:
-        split: Its name, for the warning.
+        split: Name of the split, for the warning.
         items: All its images.
         num_shots: Images per class.
-        rng: Where the random numbers come from.
+        rng: Source of the random numbers.
     """
     by_label: dict[int, list[Datum]] = defaultdict(list)
     for item in items:

@@ -44,8 +44,10 @@ class FGVCAircraft(FileDataset):
     ),)
 
     def read(self) -> Splits:
-        """Labels follow the order of variants.txt. A copy for testing needs no lists for
-        training."""
+        """Reads the lists of the splits. Labels follow the order of variants.txt.
+
+        The lists of training and validation images may be absent from a copy for testing.
+        """
         classnames = self.lines("variants.txt")
         labels = {name: label for label, name in enumerate(classnames)}
         lists = {}
@@ -64,8 +66,8 @@ class FGVCAircraft(FileDataset):
         items = []
         bad = []
         for line in self.lines(file):
-            image, *rest = line.split(maxsplit=1)
-            variant = "".join(rest)
+            image, *names = line.split(maxsplit=1)
+            variant = "".join(names)  # "" if the line has an image alone
             if variant in labels and not leads_out(image):
                 items.append(self.datum(f"{image}.jpg", labels[variant], variant))
             else:

@@ -1,5 +1,6 @@
-"""FileDataset: the base class of readers of image files below the data root. Finds, reads and
-checks them."""
+"""FileDataset, the base class of readers of files below the data root: finds a data set's folder in
+CoOp's or TPT's layout, reads its lists, and checks them.
+"""
 from __future__ import annotations
 
 import logging
@@ -26,7 +27,10 @@ DEEPEST = 5  # folders below the one that is searched
 
 @dataclass
 class Splits:
-    """What a reader returns. A LazyList is neither read nor checked before it is used."""
+    """Class names by label, and the images of each split, as a reader's `read` returns them.
+
+    A LazyList is neither read nor checked before it is used.
+    """
 
     classnames: list[str]
     test: Sequence[Datum]
@@ -172,8 +176,10 @@ class FileDataset(Dataset):
         return f"put its images into {cls.test_dir(root)}"
 
     def remedy(self) -> str:
-        """What to do when images are missing or misplaced: download.py prints the steps if it
-        cannot do them."""
+        """What to do when images are missing or misplaced.
+
+        The command `download` prints the manual steps if it cannot download the set.
+        """
         if not self.can_be_downloaded():
             return f"its images belong in {self.test_dir(self.root)}"
         return f"for the expected layout, run: {self.download_command(self.root)}"
@@ -358,8 +364,11 @@ def file_datasets() -> list[type[FileDataset]]:
 
 
 def find_file_dataset(name: str) -> type[FileDataset]:
-    """The reader called `name` in any spelling: as registered (UCF101), or as its file is called
-    (dtd)."""
+    """The reader of a data set.
+
+    Args:
+        name: The registered name (UCF101) or that of the reader's file (dtd), in any spelling.
+    """
     readers = file_datasets()
     registered = DATASET_REGISTRY.find(name)
     for cls in readers:

@@ -23,9 +23,10 @@ SIDECARS = (".txt", ".md", ".csv", ".tsv", ".json", ".xml", ".html", ".yaml", ".
 
 @DATASET_REGISTRY.register()
 class ImageFolder(OwnImages):
-    """The root holds `<class>/<image>` or `<class>/<group>/<image>`, all used for testing, or
-    folders of splits (`test/`, `train/`, `val/`, or Kaggle's `Testing/`, `Training/`) with such
-    folders.
+    """The images of a folder that has one folder per class.
+
+    The root holds `<class>/<image>` or `<class>/<group>/<image>`, all used for testing, or folders
+    of splits (`test/`, `train/`, `val/`, or Kaggle's `Testing/`, `Training/`) with such folders.
 
     Folder names are class names (`_` is a space in prompts) unless DATASET.CLASSNAMES has others,
     or `classnames.txt` in the root: one `<folder> <name>` per line, with a tab between the two if
@@ -93,8 +94,11 @@ class ImageFolder(OwnImages):
                 f"{self.image_dir}/{{test,train,val}}/<class>/<image>")
 
     def split_dirs(self) -> dict[str, Path]:
-        """The folder of each split; the root is the test split if no folder with class folders in
-        it is named after one."""
+        """The folder of each split.
+
+        The root itself is the folder of the test split if it has no folder that is named after a
+        split and has class folders in it.
+        """
         candidates = defaultdict(list)
         others = []
         for folder in subfolders(self.image_dir):
@@ -161,9 +165,10 @@ def without_doubled_folder(folder: Path) -> Path:
 
 
 def read_class(folder: Path, label: int, classname: str) -> list[Datum]:
-    """The images of a class, by path.
+    """The images of a class, sorted by path.
 
-    Those in a folder of their own, such as a patient's, are a group, whichever class they are of.
+    Images in a folder inside the class's folder, such as that of a patient, are a group. Folders of
+    one name are one group, in all classes.
 
     Args:
         folder: Folder of the class.
@@ -181,8 +186,11 @@ def read_class(folder: Path, label: int, classname: str) -> list[Datum]:
 
 
 def picture_folder(folder: Path) -> Path:
-    """The folder in a class's folder that has the pictures, if one is called so and none are
-    beside."""
+    """The folder that has the pictures of a class.
+
+    It is the class's folder if that has pictures itself, otherwise a folder in it with one of the
+    names in PICTURE_FOLDERS, if there is one.
+    """
     if not folder.is_dir():
         return folder
     if any(is_image_name(entry.name) for entry in folder.iterdir()):
@@ -211,7 +219,10 @@ def count_unread(folder: Path, unread: Counter[str], examples: dict[str, str]) -
 
 
 def without_single_group(lists: dict[str, list[Datum]]) -> dict[str, list[Datum]]:
-    """Images without groups if all lie in folders of one name, which then is no patient's."""
+    """The images by split, without groups if all groups have one name.
+
+    Folders of one name in all classes are not those of patients.
+    """
     groups = {item.group for items in lists.values() for item in items} - {""}
     if len(groups) != 1:
         return lists

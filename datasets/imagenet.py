@@ -9,8 +9,11 @@ from .utils.errors import reading
 
 @DATASET_REGISTRY.register()
 class ImageNet(ImageNetBase):
-    """Test-time methods need only `val`; the 1.28 million training images are listed when they are
-    first used."""
+    """ImageNet's 1,000 classes.
+
+    Test-time methods need only the folder `val`. The 1.28 million training images are listed when
+    they are first used.
+    """
 
     label = "ImageNet"
     display_order = 1
@@ -33,9 +36,9 @@ class ImageNet(ImageNetBase):
     )
 
     def read(self) -> Splits:
-        """As its variants, with the training images; `val` is the test split."""
+        """Lists the test images as for ImageNet's variants, and the training images lazily."""
         splits = super().read()
-        # Val as in CoOp.
+        # As in CoOp, the validation images are the test images.
         return Splits(splits.classnames, splits.test, LazyList(self.list_train), val=splits.test)
 
     @reading()

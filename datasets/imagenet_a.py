@@ -6,7 +6,7 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetA(ImageNetBase):
-    """Classes are those with a folder, with labels from 0."""
+    """ImageNet-A. Its classes are those that have a folder, with labels from 0."""
 
     label = "ImageNet-A"
     display_order = 12

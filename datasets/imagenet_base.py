@@ -23,8 +23,11 @@ COOP_NAMES = "51b5b1d8b800502030c5556eb206abaafdd682ef363ff7a7077591ea3c9befa5"
 
 
 def read_classnames(path: Path) -> dict[str, str]:
-    """Class names by WordNet id, sorted by id, which is ImageNet's label order. One `<wnid> <name>`
-    per line."""
+    """Class names by WordNet id, sorted by id, which is ImageNet's label order.
+
+    Args:
+        path: A file with one `<wnid> <name>` per line.
+    """
     names: dict[str, str] = {}
     bad = []
     for line in read_lines(path):
@@ -45,8 +48,10 @@ def is_coops(names: Mapping[str, str]) -> bool:
 
 
 def imagenet_name(item: Datum) -> str:
-    """Names an image of ImageNet, or the one that an image of ImageNet-C was made from, such as
-    ImageNet/n01440764/ILSVRC2012_val_00000293."""
+    """Names an image of ImageNet, or the one that an image of ImageNet-C was made from.
+
+    Such as ImageNet/n01440764/ILSVRC2012_val_00000293.
+    """
     path = Path(item.impath)
     return f"ImageNet/{path.parent.name}/{path.stem}"
 

@@ -6,8 +6,10 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetV2(ImageNetBase):
-    """Its folders are label numbers. In string order 10 comes before 2, which costs nearly all
-    accuracy."""
+    """ImageNet-V2. Its folders are named by label numbers and sorted by value.
+
+    Sorted as text, 10 would come before 2, which costs nearly all accuracy.
+    """
 
     label = "ImageNet-V2"
     display_order = 13

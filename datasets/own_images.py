@@ -1,4 +1,6 @@
-"""What the readers of a user's own images share: names of runs, classes in words, warnings."""
+"""The base class of the readers of a user's own images, with what they share: names of runs,
+classes in words, and warnings.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -46,7 +48,9 @@ class OwnImages(FileDataset):
     @classmethod
     def run_name(cls, root: str | Path) -> str:
         """The folder's name and a hash of its path: two folders called `photos` are two data sets.
-        A class derived from this one that names its folder below the data root is one data set."""
+
+        A subclass that names its folder below the data root is one data set, called after itself.
+        """
         if cls.folder:
             return cls.__name__
         path = os.path.realpath(Path(root).expanduser())
@@ -76,7 +80,10 @@ class OwnImages(FileDataset):
         return words
 
     def check(self, splits: Splits) -> None:
-        """As of any set; also refuses a single class, and warns of classes without a test image."""
+        """Checks the splits as those of any set.
+
+        It also refuses a single class, and warns of classes without a test image.
+        """
         if splits.test and len(splits.classnames) == 1:
             raise DataError(f"{self.name()}: {self.root} has one class only, "
                             f"'{splits.classnames[0]}': every prediction would be right; "
@@ -93,7 +100,7 @@ class OwnImages(FileDataset):
                            first_five(untested))
 
     def warn(self) -> None:
-        """Names what would make figures wrong: copies, groups in two splits, codes as names."""
+        """Warns of what would make results wrong: copies, groups in two splits, codes as names."""
         splits = {"test": self.test, "train": self.train, "val": self.val}
         shared = groups_in_two_splits(splits)
         if shared:
@@ -132,13 +139,13 @@ def groups_in_two_splits(splits: Mapping[str, Sequence[Datum]]) -> list[str]:
 
 def table_nearby(folder: Path) -> str:
     """How to read a table in a folder of images, or in the folder above; "" if there is none."""
-    for place in (folder, folder.resolve().parent):
-        for file in tables_in(place):
+    for searched in (folder, folder.resolve().parent):
+        for file in tables_in(searched):
             kind = "table"
             if file.suffix.lower() == ".parquet":
                 kind = "parquet"
             return (f"; {file} is a table: if it has the labels, use --dataset-config-file {kind} "
-                    f"--root {place}")
+                    f"--root {searched}")
     return ""
 
 

@@ -132,9 +132,12 @@ def choose_splits(names: Sequence[str], choice: ColumnChoice, root: Path) -> dic
 
 @DATASET_REGISTRY.register()
 class Parquet(OwnImages):
-    """The root holds what `hf download NAME --repo-type dataset` has made: parquet files with the
-    images' bytes, and labels whose names are in the files. An image is known by its stored
-    bytes."""
+    """The images in the parquet files of a data set from the Hugging Face hub.
+
+    The root holds what `hf download NAME --repo-type dataset` has made: parquet files with the
+    images' bytes, and labels whose names are in the files. An image is identified by its stored
+    bytes.
+    """
 
     def read(self) -> Splits:
         """Lists the images of the splits that are used."""
@@ -181,7 +184,7 @@ class Parquet(OwnImages):
 
         Args:
             file: One of a split's files.
-            choice: What DATASET.COLUMNS says.
+            choice: The columns that the user chose in DATASET.COLUMNS.
 
         Returns:
             For each row the name of the image, its class and its group.
@@ -229,7 +232,7 @@ class Parquet(OwnImages):
 
         Args:
             file: A file of the set.
-            choice: What DATASET.COLUMNS says.
+            choice: The columns that the user chose in DATASET.COLUMNS.
         """
         column = chosen_column(choice, "image", file.columns, str(file.path))
         if column and file.kind(column) == "image":
@@ -249,7 +252,7 @@ class Parquet(OwnImages):
 
         Args:
             file: A file of the set.
-            choice: What DATASET.COLUMNS says.
+            choice: The columns that the user chose in DATASET.COLUMNS.
             image_column: The column of the images, which is no label.
         """
         column = chosen_column(choice, "label", file.columns, str(file.path))
@@ -267,7 +270,7 @@ class Parquet(OwnImages):
         return (labelled or usual)[0]
 
     def warn(self) -> None:
-        """As of any user's images; also says how the set compares with a benchmark."""
+        """Warns as for any user's images; also logs how the set compares with a benchmark."""
         super().warn()
         hub_names = ", ".join(f"'{name}'" for name in self.hub_splits["test"])
         note = compare_with_benchmark(self.root, hub_names, len(self.test), self.classnames)
@@ -277,8 +280,7 @@ class Parquet(OwnImages):
             logger.warning("Parquet: %s", note.text)
 
     def splits_to_compare(self) -> Mapping[str, Sequence[Datum]]:
-        """The test images alone: the others may be many gigabytes, which nothing else would
-        read."""
+        """The test images alone: the others may be gigabytes, which would be read only for this."""
         return {"test": self.test}
 
     def stored_bytes(self, item: Datum) -> bytes:
@@ -301,7 +303,7 @@ class Parquet(OwnImages):
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
         """Digests of the stored bytes, which are those of the same image as a file.
 
-        They are kept in the index under file and row, with the size and times of the file.
+        They are stored in the index by file and row, with the size and times of the file.
 
         Args:
             items: The images.
@@ -325,6 +327,8 @@ class Parquet(OwnImages):
                 except BadImageError as error:
                     image = unreadable(item.impath, error)
             hashes.append(image)
+        # A file that has just changed may change again within the resolution of its times, without
+        # a difference in them. Its digests are not stored.
         now = time.time_ns()
         settled = {}
         for key, image in new.items():

@@ -14,7 +14,7 @@ import numpy as np
 from .utils.errors import DataError, one_line
 
 NEEDS_PYARROW = "reading parquet files needs pyarrow: pip install 'promptcal[parquet]'"
-MOST_BYTES = 1 << 30  # of row groups that are kept in memory
+MOST_BYTES = 1 << 30  # of the row groups in memory
 
 
 @contextmanager
@@ -46,9 +46,13 @@ def damaged(path: Path, error: Exception) -> DataError:
 
 
 class ParquetFile:
-    """One file. Row groups are read when they are needed."""
+    """One parquet file. Row groups are read when they are needed."""
 
     def __init__(self, path: Path) -> None:
+        """
+        Args:
+            path: The file, of which only the metadata is read here.
+        """
         self.path = path
         with reading_parquet(path):
             from pyarrow import parquet  # an extra: readers of other files work without it
@@ -108,7 +112,7 @@ class ParquetFile:
 
         Args:
             group: Number of the row group.
-            column: Its name.
+            column: Name of the column.
         """
         with reading_parquet(self.path):
             return self.file.read_row_group(group, columns=[column])[column].combine_chunks()
@@ -145,6 +149,10 @@ class ImageCells:
     """
 
     def __init__(self, column: str) -> None:
+        """
+        Args:
+            column: Name of the column that holds the images; "" until it is known.
+        """
         self.column = column
         self.files: dict[str, ParquetFile] = {}
         self.groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
@@ -190,8 +198,10 @@ class ImageCells:
 
 
 def as_text(cells: Sequence[Any]) -> list[str]:
-    """Cells as a csv file would have them. pandas makes whole numbers in a column with gaps
-    floats."""
+    """Cells as a csv file would have them.
+
+    A float such as 3.0 becomes `3`: pandas stores whole numbers in a column with gaps as floats.
+    """
     texts = []
     for cell in cells:
         if cell is None or cell != cell:  # a gap, or NaN

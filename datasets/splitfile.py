@@ -15,8 +15,11 @@ REMEDY = "delete it, and it will be downloaded again"
 
 
 def read_split_file(path: Path) -> dict[str, list[Entry]]:
-    """Reads `{"train": [[path, label, classname], …], "val": …, "test": …}`. Anything else is
-    refused."""
+    """Reads a split file, `{"train": [[path, label, classname], …], "val": …, "test": …}`.
+
+    Raises:
+        DataError: The file has anything else, or paths that lead out of the data set's folder.
+    """
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:

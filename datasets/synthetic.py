@@ -199,7 +199,7 @@ def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
         image: A tile, floats from 0 to 1.
         other: The other tile.
         rng: The tile's generator.
-        strength: From 0 for little of the other tile to 1 for much.
+        strength: Share of the other tile, from 0 for little to 1 for much.
     """
     if rng.random() >= 0.5:
         return towards(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
@@ -217,7 +217,7 @@ def tile(split: str, classname: str, number: int) -> Array:
     Args:
         split: `train`, `val` or `test`.
         classname: One of CLASSNAMES.
-        number: From 0, within split and class.
+        number: Number of the image within split and class, from 0.
 
     Returns:
         uint8 (SIZE, SIZE, 3).
@@ -237,7 +237,7 @@ def shifted_tile(split: str, classname: str, number: int) -> Array:
     Args:
         split: `train`, `val` or `test`.
         classname: One of CLASSNAMES.
-        number: From 0, within split and class.
+        number: Number of the image within split and class, from 0.
 
     Returns:
         uint8 (SIZE, SIZE, 3).
@@ -267,7 +267,7 @@ def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Arra
     Args:
         tile: uint8 (SIZE, SIZE, 3).
         corruption: A key of STRENGTHS.
-        severity: From 1 to 5.
+        severity: Severity, from 1 to 5.
         rng: The corruption's generator.
 
     Returns:
@@ -293,7 +293,7 @@ def blurred(image: Array, radius: float) -> Array:
 
     Args:
         image: (SIZE, SIZE, 3).
-        radius: Of the disc, in pixels.
+        radius: Radius of the disc, in pixels.
     """
     reach = int(np.ceil(radius))
     padded = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
@@ -365,8 +365,8 @@ def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
 
     Args:
         points: (..., 2), in pixels from the centre.
-        angle: Of the direction, in radians.
-        centre: In board coordinates.
+        angle: Angle of the direction, in radians.
+        centre: Centre in board coordinates.
 
     Returns:
         x and y, (..., 2).
@@ -381,10 +381,10 @@ def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
     """The corners of a rotated rectangle.
 
     Args:
-        centre: Its centre in board coordinates.
+        centre: Centre in board coordinates.
         length: Pixels along `angle`.
         width: Pixels across it.
-        angle: In radians.
+        angle: Angle in radians.
 
     Returns:
         x and y, (4, 2).
@@ -439,8 +439,8 @@ class Board:
         """Coordinates of all pixels along and across a direction, in pixels from the centre.
 
         Args:
-            angle: Of the direction, in radians.
-            centre: In board coordinates.
+            angle: Angle of the direction, in radians.
+            centre: Centre in board coordinates.
         """
         x = self.x - centre[0]
         y = self.y - centre[1]
@@ -480,7 +480,7 @@ class Board:
             low: Noise below which there is nothing of a patch.
             high: Noise above which there is all of it.
             colours: What is chosen from.
-            strength: From 0 for nothing to 1 for opaque patches.
+            strength: Opacity of the patches, from 0 to 1.
         """
         self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)
 
@@ -488,8 +488,8 @@ class Board:
         """A road or the like around a line.
 
         Args:
-            distance: Of each pixel from the line, (BOARD, BOARD).
-            width: In pixels.
+            distance: Distance of each pixel from the line, (BOARD, BOARD).
+            width: Width in pixels.
             colour: The colour.
         """
         self.paint(smooth(distance, width / 2 + 0.5, width / 2 - 0.5), colour)
@@ -509,7 +509,7 @@ class Board:
             colour: Its colour.
             height: Pixels by which the shadow is moved away from the sun.
             dark: Share of the light that the shadow takes.
-            strength: From 0 for nothing to 1 for an opaque object.
+            strength: Opacity of the object, from 0 to 1.
         """
         shift = round(height * np.sin(self.sun)), round(height * np.cos(self.sun))
         self.shade(-dark * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
@@ -544,8 +544,8 @@ class Board:
         """Round crowns with their shadows, lit from one side.
 
         Args:
-            centres: In board coordinates, (n, 2).
-            radii: In pixels, (n,).
+            centres: Centres in board coordinates, (n, 2).
+            radii: Radii in pixels, (n,).
             green: The colour of all.
         """
         crowns = self.discs(centres, radii)

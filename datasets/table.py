@@ -42,7 +42,7 @@ class Sheet:
     """A table in memory.
 
     Attributes:
-        path: Its file.
+        path: Path of the file.
         columns: The cells of each column, as text.
         lines: For each row the line of the file on which it begins; [] for a parquet file.
         class_names: For each column of a ClassLabel its names by label.
@@ -71,12 +71,21 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row that has all that is needed."""
+    """A row of a table that has all that is needed.
 
-    place: str  # for messages
-    path: str  # of the image
-    code: str  # what the table has for the class
-    name: str  # what it has for the class's name; "" without such a column
+    Attributes:
+        place: File and row, for messages.
+        path: Path of the image.
+        code: The cell of the label column, which identifies the class.
+        name: The cell with the class's name; "" without such a column.
+        split: train, val or test.
+        group: The cell of the group column, such as the patient; "" without such a column.
+    """
+
+    place: str
+    path: str
+    code: str
+    name: str
     split: str
     group: str
 
@@ -86,8 +95,8 @@ class Rows:
     """The rows of all tables.
 
     Attributes:
-        entries: Those that can be used.
-        bad: What is wrong with others.
+        entries: The rows that can be used.
+        bad: What is wrong with each of the other rows.
         absent: Images for training that are not there.
     """
 
@@ -97,7 +106,7 @@ class Rows:
 
 
 def read_sheet(path: Path) -> Sheet:
-    """A csv, tsv or parquet file."""
+    """Reads a csv, tsv or parquet file into memory. All cells become text."""
     if path.suffix.lower() == ".parquet":
         return read_parquet_sheet(path)
     text = read_text(path)
@@ -125,7 +134,7 @@ def read_sheet(path: Path) -> Sheet:
                 if len(columns) < len(headers):
                     raise DataError(f"{path} has two columns of one name: {listed(headers)}")
                 continue
-            while len(cells) > len(headers) and not cells[-1]:
+            while len(cells) > len(headers) and not cells[-1]:  # delimiters at the end of a line
                 cells.pop()
             if len(cells) != len(headers):
                 raise DataError(f"{path.name}, row {len(lines) + 1} (line {line}) has {len(cells)} "
@@ -169,6 +178,10 @@ class ImageFinder:
     """Finds the images of a table below its folder."""
 
     def __init__(self, root: Path) -> None:
+        """
+        Args:
+            root: The folder of the table.
+        """
         self.root = root
 
     @cached_property
@@ -206,6 +219,7 @@ class ImageFinder:
             return "", "no image"
         absent = f"there is no image '{cell}' in {self.root}"
         name = self.relative(cell)
+        # The path as it is, then with the backslashes of Windows as folders.
         for spelling in (name, name.replace("\\", "/")):
             if leads_out(spelling):
                 return "", (f"the image '{cell}' is outside of the folder {self.root}: write paths "
@@ -215,6 +229,7 @@ class ImageFinder:
             for ending in ("", *SUFFIXES):
                 if os.path.isfile(path + ending):  # noqa: PTH113 - there may be a million
                     return path + ending, ""
+        # Only if there is no such file are all images below the folder listed.
         is_name = "/" not in name.replace("\\", "/")
         paths = self.by_lower_case.get(relative.lower(), [])
         if not paths and is_name:
@@ -236,9 +251,12 @@ class ImageFinder:
 
 @DATASET_REGISTRY.register()
 class Table(OwnImages):
-    """The root has a table with one row per image: its path, its label or class name, and
-    optionally its split and its group, such as the patient. DATASET.COLUMNS names columns that are
-    not called as usual. Without splits all images are used for testing."""
+    """The images of a table with one row per image.
+
+    The root has the table. A row has an image's path, its label or class name, and optionally its
+    split and its group, such as the patient. DATASET.COLUMNS names columns whose headers are not
+    usual ones. Without splits all images are used for testing.
+    """
 
     def read(self) -> Splits:
         """Reads the tables and finds their images."""
@@ -281,8 +299,8 @@ class Table(OwnImages):
         if choice.table:
             files = [file for file in files if file.name == choice.table]
         if not files:
-            what = choice.table or "csv, tsv or parquet file"
-            raise DataError(f"Table: there is no {what} in {self.root}; give the folder of the "
+            wanted = choice.table or "csv, tsv or parquet file"
+            raise DataError(f"Table: there is no {wanted} in {self.root}; give the folder of the "
                             f"table with --root, or use --dataset-config-file image_folder for "
                             f"folders by class, or parquet for parquet files that hold the images")
         sheets = []
@@ -293,8 +311,7 @@ class Table(OwnImages):
                 sheet = read_sheet(file)
             except DataError as error:
                 # A parquet file beside a csv may hold the images themselves, or pyarrow may be
-                # missing.
-                # A csv that cannot be read is never left out: it may have the test images.
+                # missing. A csv that cannot be read is never left out: it may have the test images.
                 if file.suffix.lower() != ".parquet" or not has_text_table:
                     raise
                 reasons.append(error)
@@ -326,11 +343,12 @@ class Table(OwnImages):
 
         Args:
             sheet: The table.
-            choice: What DATASET.COLUMNS says.
+            choice: The columns that the user chose in DATASET.COLUMNS.
         """
         headers = sheet.headers
         source = str(sheet.path)
         columns = {}
+        # All of the user's columns first, so that no guess takes one of them for another role.
         for role in ROLES:
             column = chosen_column(choice, role, headers, source)
             if column:
@@ -390,7 +408,7 @@ class Table(OwnImages):
             columns: Its columns by role.
             split: The split that the table stands for; "" if its rows say it, or if all are test
                 images.
-            choice: What DATASET.COLUMNS says.
+            choice: The columns that the user chose in DATASET.COLUMNS.
             rows: The rows of the tables before, to which these are added.
         """
         class_names = sheet.class_names.get(columns["label"], [])
@@ -435,8 +453,10 @@ class Table(OwnImages):
             ))
 
     def name_classes(self, entries: Sequence[Entry]) -> dict[str, str]:
-        """The class name of each code, in the order of the labels: numbers by value, others by
-        text."""
+        """The class name of each code, in the order of the labels.
+
+        Codes that are numbers are sorted by value, others as text after them.
+        """
         codes = sorted({entry.code for entry in entries}, key=sort_key)
         names = self.names_of_classes(codes)
         bad = BadRows()
@@ -466,7 +486,7 @@ def unknown_splits(sheet: Sheet, column: str, choice: ColumnChoice) -> str:
     Args:
         sheet: The table.
         column: The column's name.
-        choice: What DATASET.COLUMNS says.
+        choice: The columns that the user chose in DATASET.COLUMNS.
     """
     values = sorted(set(sheet.columns[column]), key=sort_key)
     unknown = [value for value in values if not choice.split_of(value)]

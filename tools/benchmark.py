@@ -92,7 +92,7 @@ def speed_table(rows: Sequence) -> str:
     """Times and speeds beside those of the reference.
 
     Args:
-        rows: From `benchmark_cases.measure`.
+        rows: The rows that `benchmark_cases.measure` returns.
     """
     from tabulate import tabulate
 
@@ -117,10 +117,10 @@ def speed_table(rows: Sequence) -> str:
 
 
 def launch_table(rows: Sequence) -> str:
-    """What a GPU must be told to do for an image.
+    """The number of launches per image on a GPU, with the goals.
 
     Args:
-        rows: From `launches.count_launches`.
+        rows: The rows that `launches.count_launches` returns.
     """
     from tabulate import tabulate
 
@@ -143,7 +143,7 @@ def launch_table(rows: Sequence) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """At least three significant digits, and the unit; less than a second in milliseconds."""
+    """A number with its unit: at least three significant digits, below a second in milliseconds."""
     if unit == "s" and value < 1:
         value = 1000 * value
         unit = "ms"

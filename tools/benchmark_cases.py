@@ -42,10 +42,10 @@ class Settings:
     """What is measured.
 
     Attributes:
-        shape: Of the CLIP with random weights; see `measuring.SHAPES`.
+        shape: Name of the shape of the CLIP with random weights; see `measuring.SHAPES`.
         classes: Number of classes.
-        images: That views are made of.
-        image_source: What they are, in words.
+        images: Images that views are made of.
+        image_source: What these images are, in words.
         rounds: How often each task is timed; the median counts.
     """
 
@@ -63,14 +63,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure, the reference's, and the goal for their ratio.
+    """One measurement, that of the reference, and the goal for their ratio.
 
     Attributes:
-        what: In words.
-        unit: s, views/s or images/s.
-        ours: The figure of promptcal.
-        reference: The figure that it is compared with.
-        goal: For the ratio; None if there is none.
+        what: What was timed, in words.
+        unit: Unit of both measurements: s, views/s or images/s.
+        ours: What promptcal takes.
+        reference: What it is compared with.
+        goal: Goal for the ratio; None if there is none.
         measured_on: The conditions, in words.
         cost: Whether the ratio is ours ÷ reference, and the goal an upper bound.
     """
@@ -92,7 +92,7 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the goal is; None if there is none."""
+        """Whether the goal is reached; None if there is none."""
         if self.goal is None:
             return None
         if self.cost:
@@ -116,7 +116,7 @@ def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) ->
 
     Args:
         model: A CLIP with random weights.
-        names: Of the classes.
+        names: Names of the classes.
         jacobian: Whether gradients go through a Jacobian. It has random numbers, which cost as much
             to use as the real ones; those take minutes to compute.
     """

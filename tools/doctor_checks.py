@@ -74,7 +74,7 @@ class PlannedRuns:
     """The runs of SoC that the machine is checked for.
 
     Attributes:
-        backbone: As MODEL.BACKBONE.NAME.
+        backbone: Name of the backbone, as in MODEL.BACKBONE.NAME.
         root: Folder of the data sets; None = there are none.
         cache: CACHE.DIR of the runs; None = they have none.
         device: DEVICE.
@@ -93,8 +93,13 @@ class PlannedRuns:
 
 
 class Check(NamedTuple):
-    """One row: what was checked, what was found, whether it is as it should be, and what to do if
-    not.
+    """One row of the table.
+
+    Attributes:
+        what: What was checked.
+        found: What was found, in words.
+        state: OK, NOTE or FAULT.
+        advice: What to do if it is not OK; "" otherwise.
     """
 
     what: str
@@ -150,8 +155,8 @@ def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) ->
     """Backbone, versions, GPU and processor.
 
     Args:
-        name: Of the backbone.
-        device: That runs would use.
+        name: Name of the backbone.
+        device: Device that runs would use.
         facts: What `measuring.machine` returns.
     """
     versions = [f"{package} {version}" for package, version in facts["versions"].items()]
@@ -182,7 +187,13 @@ def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) ->
 
 
 def usable_dataset(name: str, root: Path | None) -> Dataset | None:
-    """The first data set that is there; for the small CLIP the one that it was trained on."""
+    """A data set to measure zero-shot accuracy on; None if there is none.
+
+    Args:
+        name: Name of the backbone. The small CLIP is measured on the data that it was trained for.
+        root: Folder of the data sets, of which the first complete one is taken; None = there are
+            none.
+    """
     if name == SMALL:
         return build_dataset("LandCover", root or "")
     if root is None:
@@ -198,10 +209,10 @@ def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> 
 
     Args:
         bad: Whether something is not as it should be.
-        what: Was checked.
-        found: What the check gave.
+        what: What was checked.
+        found: What was found, in words.
         advice: What to do if `bad`.
-        state: Of the check if `bad`, NOTE or FAULT.
+        state: State of the check if `bad`, NOTE or FAULT.
     """
     if bad:
         return Check(what, found, state, advice)
@@ -211,15 +222,16 @@ def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> 
 def precision(
     backbone: Backbone, name: str, classnames: Sequence[str], images: Sequence[Image.Image],
 ) -> Check:
-    """TPT's first step in fp16 against fp32, on a GPU and for the small CLIP.
+    """Checks whether TPT's first step is the same in fp16 as in fp32.
 
-    AdamW's first step is the learning rate times the gradient's sign.
+    AdamW's first step is the learning rate times the gradient's sign, so wrong gradients show as
+    flipped signs. It is checked on a GPU, and for the small CLIP on a CPU too.
 
     Args:
         backbone: The CLIP.
-        name: Of the backbone.
-        classnames: Of the classes to adapt with.
-        images: To adapt to.
+        name: Name of the backbone.
+        classnames: Names of the classes to adapt with.
+        images: Images to adapt to.
     """
     what = f"precision on {backbone.device}"
     if not is_gpu(backbone.device) and name != SMALL:
@@ -248,14 +260,15 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
 
     Args:
         backbone: The CLIP.
-        name: Of the backbone, to find the published accuracy.
-        dataset: Whose test images are used; None = there is none.
+        name: Name of the backbone, to find the published accuracy.
+        dataset: Data set whose test images are used; None = there is none.
     """
     if dataset is None:
         return Check("zero-shot accuracy", "no data to measure it on", NOTE,
                      f"--root DATA; {tool('check-data')}")
-    every = max(1, len(dataset.test) // TEST_IMAGES)
-    chosen = dataset.test[::every][:TEST_IMAGES]
+    # Evenly spaced, because test sets list class after class.
+    interval = max(1, len(dataset.test) // TEST_IMAGES)
+    chosen = dataset.test[::interval][:TEST_IMAGES]
     images = [dataset.read_image(item) for item in chosen]
     labels = torch.tensor([item.label for item in chosen])
     predicted = adapt("ZeroShot", backbone, dataset.classnames, images).logits.argmax(-1).cpu()
@@ -278,7 +291,7 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     batch that does not fill it would look slower. A CPU encodes image by image, in pieces.
 
     Args:
-        method: Of the planned runs.
+        method: Method of the planned runs.
         image: A decoded one, whose size is that of the data set's images.
     """
     cfg = method.cfg
@@ -329,9 +342,9 @@ def stages(
     Threads prepare images while a GPU works; on a CPU everything shares the cores.
 
     Args:
-        seconds: Of each part on its own.
-        threads: That make views, and on a CPU encode them.
-        gpu: Whether there is one.
+        seconds: Seconds per image of each part on its own.
+        threads: Number of threads that make views, and on a CPU encode them.
+        gpu: Whether the runs use a GPU.
         cached: Whether view features are stored.
     """
     if cached:

@@ -69,7 +69,7 @@ def dataset_jobs(names: Sequence[str], root: Path, mirror: str) -> list[Callable
     """What to do for each name. Unknown names are refused before anything is downloaded.
 
     Args:
-        names: Of data sets, or `all`, or `coop`.
+        names: Names of data sets, or `all`, or `coop`.
         root: Folder of the data sets.
         mirror: Folder or address that is tried first; "" for none.
 

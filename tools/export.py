@@ -1,4 +1,4 @@
-"""Copies finished runs so that they can be passed on: without paths, pictures, user and host names.
+"""Copies finished runs to pass them on: without paths, pictures, user and host names.
 
     python tools/export.py output/UCF101 --out for_others
     python tools/report.py output/UCF101 from_others

@@ -113,7 +113,12 @@ class Counts:
 
     @classmethod
     def release(cls, address: int, size: int) -> None:
-        """Called when a tensor is gone that had this memory, `size` bytes at `address`."""
+        """Subtracts the memory of a tensor that is gone, unless another tensor shares it.
+
+        Args:
+            address: Address of the memory.
+            size: Its size in bytes.
+        """
         cls.storages[address] -= 1
         if not cls.storages[address]:
             del cls.storages[address]
@@ -160,8 +165,8 @@ def run_operation(operation: Any, args: Sequence, kwargs: dict[str, Any]) -> Any
 
     Args:
         operation: An overload of torch, such as `aten.add.Tensor`.
-        args: Its arguments by position; tensors may be nested in lists.
-        kwargs: Its arguments by name. `device` is replaced.
+        args: The positional arguments; tensors may be nested in lists.
+        kwargs: The keyword arguments. `device` is replaced.
 
     Returns:
         What the operation returns, with far tensors unless it copies to the host.
@@ -210,7 +215,7 @@ def to_far(leaf: Any, wrappers: Mapping[int, FarTensor]) -> Any:
     """The far tensor of a CPU one; everything else as it is.
 
     Args:
-        leaf: Of a result.
+        leaf: A tensor or another part of a result.
         wrappers: Far tensors that exist already, by the id() of their CPU tensor.
     """
     if not isinstance(leaf, Tensor):
@@ -234,13 +239,13 @@ def counter_of(
 
     Args:
         operation: An overload of torch.
-        name: Its name without the overload's.
+        name: Name of the operator without that of the overload.
         near: The CPU tensors among its arguments.
-        args: Its arguments by position.
-        kwargs: Its arguments by name.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
 
     Raises:
-        RuntimeError: It mixes devices in a way that CUDA refuses.
+        RuntimeError: The call mixes devices in a way that CUDA refuses.
     """
     if name in COPIES:
         return counter_of_copy(name, args, kwargs)
@@ -268,7 +273,7 @@ def check_devices(operation: Any, name: str, near: Sequence[Tensor]) -> None:
 
     Args:
         operation: An overload of torch.
-        name: Its name without the overload's.
+        name: Name of the operator without that of the overload.
         near: The CPU tensors among its arguments.
     """
     takes_numbers = torch.Tag.pointwise in operation.tags or name.startswith("_foreach")
@@ -280,7 +285,14 @@ def check_devices(operation: Any, name: str, near: Sequence[Tensor]) -> None:
 
 
 def counter_of_copy(name: str, args: Sequence, kwargs: Mapping[str, Any]) -> Counter[str]:
-    """Where a copy is counted: by the devices that it is from and to."""
+    """Where a copy is counted, which depends on its source and its target.
+
+    Args:
+        name: One of COPIES.
+        args: The positional arguments. `_to_copy` begins with the source, the others with the
+            target and the source.
+        kwargs: The keyword arguments.
+    """
     if name == "_to_copy":
         source = args[0]
         target = kwargs.get("device")  # None: it stays where it is
@@ -308,7 +320,13 @@ def implementation(operation: Any) -> Callable:
 
 
 def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    """How `torch.tensor(..., device="far")` gets its numbers."""
+    """Copies numbers to the device. Torch calls it for `torch.tensor(..., device="far")`.
+
+    Args:
+        source: A CPU tensor.
+        target: The far tensor that gets the numbers.
+        non_blocking: Part of the interface; it has no effect.
+    """
     run_operation(torch.ops.aten.copy_.default, (target, source), {})
     return target
 
@@ -318,7 +336,7 @@ def with_autocast(operation: Any, dtype_of: Callable[[list[Tensor]], torch.dtype
 
     Args:
         operation: An overload of torch.
-        dtype_of: From the tensors that are converted to the type that they get.
+        dtype_of: Called with the tensors that are converted; returns the type that they get.
     """
     autocast = torch._C.DispatchKeySet(AUTOCAST_KEY)
 
@@ -404,7 +422,7 @@ class FarEvent:
         Counts.waits += 1
 
     def elapsed_time(self, later: FarEvent) -> float:
-        """In milliseconds, of which each launch takes one."""
+        """Time until a later event in milliseconds, of which each launch takes one."""
         return float(later.launches - self.launches)
 
 

@@ -34,16 +34,25 @@ GOALS = {100: 250, 1000: 350}  # launches per image with default settings, by nu
 
 @dataclass(frozen=True)
 class Launches:
-    """How many operations one image takes."""
+    """How many operations one image takes.
+
+    Attributes:
+        classes: Number of classes.
+        episodes: Number of images that are adapted at once.
+        jacobian: Whether gradients go through a Jacobian.
+        per_image: Launches per image.
+        goal: Largest number that is wanted; None if there is no goal.
+    """
 
     classes: int
-    episodes: int  # adapted at once
+    episodes: int
     jacobian: bool
     per_image: float
     goal: int | None = None
 
     @property
     def reached(self) -> bool | None:
+        """Whether the goal is reached; None if there is none."""
         if self.goal is None:
             return None
         return self.per_image <= self.goal
@@ -72,7 +81,7 @@ def count_launches(all_classes: bool = True) -> list[Launches]:
 
 
 def count_in_this_process(all_classes: bool = True) -> list[Launches]:
-    """As `count_launches`. This process must not have run a backward pass.
+    """Counts as `count_launches` does. This process must not have run a backward pass.
 
     Args:
         all_classes: Whether the larger number of classes is counted too, which takes a minute.
@@ -98,7 +107,7 @@ def count(
         classes: Number of classes.
         episodes: Images in the batch.
         jacobian: Whether gradients go through a Jacobian.
-        goal: For the launches per image.
+        goal: Goal for the launches per image.
     """
     cfg = build_cfg(METHOD, opts=["MODEL.PREC", "fp32"])
     names = class_names(classes)

@@ -79,7 +79,7 @@ def interleaved(
     The tasks take turns, so that a change of the clock rate affects all of them.
 
     Args:
-        tasks: What is timed.
+        tasks: The functions to time, by name.
         rounds: Turns of each task; in one a quick task repeats for `MIN_SECONDS`.
         clock: Seconds since any moment; the default is CPU time.
     """
@@ -99,9 +99,9 @@ def machine() -> dict[str, Any]:
     """A description of this machine.
 
     Returns:
-        `processor`: its name. `cores`: those that this process may use. `load`: mean number of
-        running processes in the last minute, None where the system does not count them.
-        `versions`: of Python and the packages.
+        `processor`: its name. `cores`: number of cores that this process may use. `load`: mean
+        number of running processes in the last minute, None where the system does not count them.
+        `versions`: versions of Python and the packages.
     """
     load = None
     if hasattr(os, "getloadavg"):  # not on Windows
@@ -162,7 +162,12 @@ def drawn_images(count: int) -> list[Image.Image]:
 
 
 def photographs(folder: Path, count: int) -> list[Image.Image]:
-    """Up to `count` of the images in a folder, evenly spread."""
+    """Images from a folder and those below it, evenly spread over its files.
+
+    Args:
+        folder: The folder.
+        count: How many. If it has fewer, some are there several times.
+    """
     files = sorted(path for path in folder.expanduser().rglob("*") if is_image_name(path.name))
     if not files:
         raise ConfigError(

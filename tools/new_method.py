@@ -1,6 +1,6 @@
 """Writes a method of your own and its test into the current folder.
 
-It runs at once; you change its formula.
+The method can run at once. Replace its formula by your own.
 
     python tools/new_method.py WeightedViews --kind gradient-free
     python tools/train.py --plugin weighted_views --trainer WeightedViews --backbone small \\
@@ -152,6 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def class_name(text: str) -> str:
+    """The name of a class, checked; argparse turns the error into a usage message."""
     if not CLASS_NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not the name of a class, such as WeightedViews"
@@ -173,9 +174,9 @@ def check_free(name: str, module: str, files: Sequence[Path]) -> None:
     """Refuses names that are in use: of methods, of modules, of files.
 
     Args:
-        name: Of the method.
-        module: Of its file.
-        files: That would be written.
+        name: Name of the method.
+        module: Name of its module.
+        files: Files that would be written.
     """
     known = registered_name(name)
     if known in TRAINER_REGISTRY:
@@ -188,7 +189,12 @@ def check_free(name: str, module: str, files: Sequence[Path]) -> None:
 
 
 def fill(template: str, name: str) -> str:
-    """A template with the names of a method."""
+    """A template with its placeholders replaced by the names of a method.
+
+    Args:
+        template: Text with NAME, LABEL, BRANCH, MODULE and FILE.
+        name: Name of the method's class.
+    """
     first, *rest = words_of(name)
     label = " ".join([first, *(word.lower() for word in rest)])
     module = module_name(name)
@@ -197,6 +203,7 @@ def fill(template: str, name: str) -> str:
 
 
 def write_new(file: Path, text: str) -> None:
+    """Writes a file that must not exist yet."""
     with file.open("x", encoding="utf-8") as opened:
         opened.write(text)
 

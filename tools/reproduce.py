@@ -19,7 +19,7 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool, tool_parser
+from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.experiments.definition import experiment_file, list_experiments
@@ -169,15 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for outcome in done.outcomes.values():
         for table in outcome.tables:
             print(f"\n{terminal(table)}")
-    asked = len(plans) + len(catalogue.problems)
-    written = f"{len(done.outcomes)} of {counted(asked, 'outcome')} written"
-    print(f"\n{counted(done.computed, 'run')} done now; {written}")
-    for name, outcome in done.outcomes.items():
-        print(f"  {name}: {outcome.page}")
-    for run, reason in done.failed.items():
-        print(f"failed: {run.described}: {reason}")
-    for name, reason in done.problems.items():
-        print(f"not written: {name}: {reason}")
+    print(f"\n{done.summary(len(plans) + len(catalogue.problems))}")
     return 1 if done.failed or done.problems else 0
 
 

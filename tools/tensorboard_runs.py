@@ -48,9 +48,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def page_address(host: str, port: str) -> str:
-    """The address of the page, with runs of one method in one colour and curves as they are.
+    """The address of the page, with runs of one method in one colour and without smoothing.
 
-    The curves are averages over the images so far; TensorBoard would smooth them once more.
+    The curves are averages over the images so far, so they are smooth already.
+
+    Args:
+        host: Name of the computer.
+        port: Port of the page.
     """
     settings = {"smoothing": "0", "runColorGroup": "regex:^([^,]+)"}
     return f"http://{host}:{port}/?{urlencode(settings)}#timeseries"
@@ -132,7 +136,7 @@ def name_of(description: Mapping[str, str], shared: Collection[str]) -> str:
     """The method and the other parts of a description that are not shared by all runs.
 
     Args:
-        description: Of a run, from `describe`.
+        description: Description of a run, from `describe`.
         shared: Names of the parts that are shared.
     """
     words = []
@@ -194,7 +198,7 @@ def describe(record: RunRecord) -> dict[str, str]:
 
 
 def make_link(link: Path, events: Path) -> None:
-    """Makes the events of a run visible under another name.
+    """Makes a symbolic link, by which TensorBoard shows a run under another name.
 
     Args:
         link: The path that is made.

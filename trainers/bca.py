@@ -20,10 +20,11 @@ class BCA(Online):
 
     (Zhou et al., BCA, CVPR 2025.)
 
-    P has a row P(class | centre) for each centre: p is a mean of rows, so confidence falls on the
-    whole. Then image and p are added to running means of the predicted class's centre and row.
-    Formulas and constants are those of two third-party implementations; the authors' code could not
-    be had, and their values per data set are not known.
+    P has a row P(class | centre) for each centre. p is a weighted mean of rows, so it is mostly
+    less confident than the softmax. After the prediction, the image is added to the running mean
+    that is the predicted class's centre, and p to the one that is its row. Formulas and constants
+    are those of two third-party implementations; the authors' code is not available, and their
+    values per data set are not known.
     """
 
     label = "BCA"
@@ -76,8 +77,8 @@ class BCA(Online):
         """Moves the centre and the row of the predicted class towards an image.
 
         Args:
-            x: Its feature, the mean of the views that are used, (d,).
-            p: Its prediction, which is a posterior over the classes, (K,).
+            x: Feature of the image, the mean of the views that are used, (d,).
+            p: Prediction for the image, a posterior over the classes, (K,).
         """
         settings = self.method_settings
         # k and the conditions stay on the device: reading them, as an `if` does, would make the
@@ -86,7 +87,7 @@ class BCA(Online):
         moves_centre = p[k] > settings.TAU_CENTRE
         moves_prior = p[k] > settings.TAU_PRIOR
 
-        # Running means: what n images have made, and one more. A centre keeps unit length.
+        # Each running mean of n images takes one more. A centre keeps unit length.
         n = self.centre_counts[k].clone()
         centre = unit(n * self.centres[k] + x)
         self.centres[k] = torch.where(moves_centre, centre, self.centres[k])

@@ -100,7 +100,7 @@ class CoOp(BaseTrainer):
         Args:
             cfg: The settings.
             dataset: Used instead of the one that `cfg` names.
-            model: As in `BaseTrainer`.
+            model: CLIP, see `BaseTrainer`.
             learns: False: the prompt of MODEL.INIT_WEIGHTS is tested without training.
         """
         super().__init__(cfg, dataset, model)
@@ -219,7 +219,8 @@ class CoOp(BaseTrainer):
         """
         shots = self.cfg.DATASET.NUM_SHOTS
         settings = dict(self.record.method["settings"])
-        # Stated apart: by default it is another one on ImageNet.
+        # `epochs` below states it. Its default differs on ImageNet, where the same way of training
+        # would get another hash.
         settings.pop("OPTIM.MAX_EPOCH", None)
         return {
             "method": type(self).__name__,

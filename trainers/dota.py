@@ -111,8 +111,9 @@ class DOTA(Online):
         features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
         settings = self.method_settings
         weight = (settings.RHO * self.counts.mean() / len(features)).clamp(max=settings.ETA)  # λ
-        projected = self.means @ self.precision_matrix  # (K, d)
-        gaussian = projected @ features.mean(0) - (projected * self.means).sum(-1) / 2
+        projected = self.means @ self.precision_matrix  # μΛ, (K, d)
+        # μΛx − ½ diag(μΛμᵀ), of which only the diagonal of the second product is computed.
+        gaussian = projected @ features.mean(0) - (projected * self.means).sum(-1) / 2  # (K,)
         self.learn(features, logits.softmax(-1))  # changes the Gaussians in place
         return Adapted((logits.mean(0) + weight * gaussian)[None], self.zero_shot(views))
 
@@ -123,6 +124,7 @@ class DOTA(Online):
             features: Unit features of the views, (n, d).
             p: Zero-shot probabilities of the views, (n, K).
         """
+        # The weights of the old mean and of each view, which sum to 1 for each class.
         total = self.counts + p.sum(0)
         old_share = self.counts / total  # (K,)
         new_share = (p / total).T  # (K, n)

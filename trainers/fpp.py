@@ -139,14 +139,15 @@ class FPP(TPT):
         }
 
 
-def class_weight(given: float, classes: int) -> float:
+def class_weight(setting: float, classes: int) -> float:
     """The weight w of robustness in `flat_loss`.
 
     Args:
-        given: The setting; 0 = the public code's 1 + 15/K. (A note on the paper says 0.15.)
-        classes: K.
+        setting: TRAINER.FPP.WEIGHT; 0 = 1 + 15/K, as in the public code. (A note on the paper says
+            0.15.)
+        classes: Number of classes K.
     """
-    return given or 1 + 15 / classes
+    return setting or 1 + 15 / classes
 
 
 def flat_loss(text: Tensor, target: Tensor, noisy: Tensor, weight: float) -> Tensor:
@@ -154,8 +155,8 @@ def flat_loss(text: Tensor, target: Tensor, noisy: Tensor, weight: float) -> Ten
 
     Args:
         text: Unit features f of the context, (K, d).
-        target: Those of the hand-written prompt, t (K, d).
-        noisy: Those of the context under several noise samples, g (N, K, d).
+        target: Text features of the hand-written prompt, t (K, d).
+        noisy: Text features of the context under several noise samples, g (N, K, d).
         weight: w.
     """
     distance = (text - target).square().sum(-1).mean()
@@ -175,7 +176,7 @@ def pretrain_prompt(
         encoder: Text features as a function of the context.
         target: Features (K, d) of the hand-written prompt.
         start: The context (n_ctx, width) before the first step.
-        settings: The method's: TRAINER.FPP.
+        settings: The settings TRAINER.FPP.
         seed: Seed of the noise.
     """
     (state,) = np.random.SeedSequence([seed, NOISE]).generate_state(1)

@@ -22,8 +22,10 @@ from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 logger = logging.getLogger(__name__)
 
-# Of the cosines in the public code of several methods: exp(logit_scale) of OpenAI's models.
+# The factor of the cosines in the public code of several methods: exp(logit_scale) of OpenAI's
+# models.
 SCALE = 100.0
+# Allowed values of the settings VIEWS and VALUES, see `Online`.
 VIEWS = OneOf(("plain", "confident"))
 VALUES = OneOf(("given", "paper"))
 SCALE_SETTING = Setting(
@@ -48,8 +50,8 @@ class Online(BaseTrainer):
       normalised.
     - VALUES: `given`, or `paper`: the published values of `per_set` for the data set, which were
       tuned on test labels.
-    - SCALE: of the cosines; 0 = the backbone's own, which the embedded small CLIP always uses: it
-      was trained with 26.
+    - SCALE: the factor of the cosines; 0 = the backbone's own. The embedded small CLIP always uses
+      its own, because it was trained with 26 instead of 100.
     """
 
     online = True
@@ -131,7 +133,7 @@ class Online(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        """Several images are a stream in their order."""
+        """Predicts a batch image by image, in its order: each image learns from the ones before."""
         return Adapted.join([self.adapt_image(image) for image in views.split(1)])
 
     def adapt_image(self, views: Tensor) -> Adapted:

@@ -108,7 +108,7 @@ class OnZeta(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        """Several images are a stream in their order."""
+        """Predicts a batch image by image, in its order: each image learns from the ones before."""
         return Adapted.join([self.adapt_image(image) for image in views.split(1)])
 
     def adapt_image(self, views: Tensor) -> Adapted:

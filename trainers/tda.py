@@ -106,9 +106,12 @@ class TDA(Online):
         return Adapted(z[None], self.zero_shot(views))
 
     def negative_order(self, entropy: Tensor) -> Tensor:
-        """What decides which images stay in the negative cache: those of the lowest numbers.
+        """The number by which the negative cache keeps images: those of the lowest numbers stay.
 
-        Here it is the entropy (): the most certain of the uncertain images stay.
+        Here it is the entropy, so the most certain of the uncertain images stay.
+
+        Args:
+            entropy: Entropy of the image's prediction in nats, ().
         """
         return entropy
 

@@ -18,7 +18,11 @@ class ShiftFunction:
     """Text features unit(T + s) as a function of the shift s."""
 
     def __init__(self, text: Tensor) -> None:
-        self.initial = text  # (K, d)
+        """
+        Args:
+            text: Unit class features T of the initial prompt, (K, d).
+        """
+        self.initial = text
 
     def text(self, shift: Tensor) -> Tensor:
         """Features unit(T + s), (B, K, d), of B shifts."""
@@ -40,7 +44,10 @@ class ShiftFunction:
 
 
 class ShiftedText:
-    """The start of all episodes: a shift of zero."""
+    """The start of all episodes: a shift of zero.
+
+    It is a `TunableText` (engine/continual.py), like `PromptedCLIP`; its context is the shift.
+    """
 
     def __init__(self, text: Tensor) -> None:
         self.encoder = ShiftFunction(text)
@@ -59,7 +66,9 @@ class TPS(TPT):
 
     (Sui et al., TPS, WACV 2025.)
 
-    The first step is s = −lr · g/(|g| + 1e-8) in closed form.
+    Only the shift is tuned, so a step costs no pass of the text tower. The first step of AdamW is
+    s = −lr · g/(|g| + 1e-8) in closed form, because its moments are g and g² and s has nothing to
+    decay.
     """
 
     label = "TPS"

@@ -28,7 +28,7 @@ class ZeroShot(BaseTrainer):
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
         """None: the plain view alone is predicted, without tuning."""
-        return ()  # the plain view alone, without tuning
+        return ()
 
     @property
     def num_views(self) -> int:

@@ -48,7 +48,7 @@ def unpacked(archive: Path, parent: Path, inner: str = "") -> Iterator[Path]:
 
     Args:
         archive: A tar or zip file.
-        parent: Where the folder is made.
+        parent: Folder in which the new folder is made.
         inner: Path of an archive inside the archive, whose content is unpacked too; "" if there is
             none.
     """
@@ -68,9 +68,9 @@ def find(folder: Path, path: str, archive: Path) -> Path:
     If it is missing, this is not the expected archive.
 
     Args:
-        folder: Where the archive was unpacked.
-        path: Of the part, below the folder.
-        archive: For the message.
+        folder: Folder in which the archive was unpacked.
+        path: Path of the part, below the folder.
+        archive: Path of the archive, for the message.
     """
     if not (folder / path).exists():
         top = [one_line(entry.name, 60) for entry in sorted(folder.iterdir())[:5]]
@@ -84,7 +84,7 @@ def extract(archive: Path, folder: Path) -> None:
 
     Args:
         archive: The file.
-        folder: Where its members go.
+        folder: Folder that gets the members.
 
     Raises:
         ArchiveError: The archive is damaged, or has members that are refused.
@@ -107,7 +107,7 @@ def write_members(archive: Path, folder: Path) -> None:
 
     Args:
         archive: The file.
-        folder: Where its members go.
+        folder: Folder that gets the members.
     """
     if archive.suffix.lower() == ".zip":
         members = zip_members(archive)
@@ -141,8 +141,8 @@ def refusal_of(member: Member, number: int) -> str:
     """Why a member is not unpacked; "" if it may be.
 
     Args:
-        member: Of an archive.
-        number: Its position, from 1.
+        member: A member of an archive.
+        number: Position of the member, from 1.
     """
     if leads_out(member.name):
         return "a name that leads out of its folder"
@@ -159,8 +159,8 @@ class Member(NamedTuple):
     """A file or folder of an archive.
 
     Attributes:
-        name: Its path below the folder that the archive is unpacked in.
-        size: In bytes, as the archive announces it.
+        name: Path of the member below the folder that the archive is unpacked in.
+        size: Size in bytes, as the archive announces it.
         plain: False for links, devices and the like.
         open: Opens its content for reading; None for a folder.
     """

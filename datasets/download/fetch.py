@@ -1,5 +1,5 @@
-"""Where files of data sets come from, and how they are downloaded over HTTP and from Google Drive:
-resumed, verified, and bounded in size, time and redirections.
+"""Downloads files of data sets over HTTP and from Google Drive: resumed, verified, and bounded in
+size, time and redirections.
 
 A download is written to `<name>.part` and gets its final name when it is complete.
 """
@@ -45,18 +45,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Source:
-    """One file: addresses in the order in which they are tried, its checksum, and where its content
-    belongs.
+    """Where one file comes from, and where its content belongs.
+
+    Attributes:
+        name: File name, also in a mirror.
+        urls: Addresses, in the order in which they are tried.
+        drive_id: Identifier at Google Drive, which is tried last; "" if it is not there.
+        checksum: "md5:…" or "sha256:…"; "" if it is not known.
+        inner: Path of an archive inside the archive, which holds the images; "" if there is none.
+        places: The parts of an archive: path in the archive -> path below the set's folder. A file
+            without places is copied as it is.
+        substitute: Another archive with the same content, if this one cannot be downloaded.
     """
 
-    name: str  # file name, also in a mirror
+    name: str
     urls: tuple[str, ...] = ()
-    drive_id: str = ""  # Google Drive
-    checksum: str = ""  # "md5:…" or "sha256:…"
-    inner: str = ""  # an archive inside the archive that holds the images
-    # Path in the archive -> path below the set's folder.
+    drive_id: str = ""
+    checksum: str = ""
+    inner: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
-    # Another archive with the same content, if this one cannot be had.
     substitute: Source | None = None
 
     @property
@@ -91,8 +98,8 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
     """The file of a source: from the mirror if it is there, otherwise from its own addresses.
 
     Args:
-        source: Of the file.
-        folder: Where a download goes.
+        source: Addresses and checksum of the file.
+        folder: Folder in which a download is stored.
         mirror: A folder or an address; "" = none. A file in a mirror's folder is used in place.
 
     Returns:
@@ -131,8 +138,8 @@ def fetch_any(source: Source, folder: Path, mirror: str = "") -> tuple[Source, P
     What a mirror's folder has comes first.
 
     Args:
-        source: Of the file.
-        folder: Where a download goes.
+        source: Addresses and checksum of the file.
+        folder: Folder in which a download is stored.
         mirror: A folder or an address; "" = none.
 
     Returns:
@@ -157,8 +164,8 @@ def fetch_once(url: str, folder: Path, checksum: str) -> Path:
     """Downloads a file unless it is there with the right checksum. Other processes wait.
 
     Args:
-        url: Of the file.
-        folder: Where it goes, under the last part of the address.
+        url: Address of the file.
+        folder: Folder in which the file is stored, under the last part of the address.
         checksum: "md5:…" or "sha256:…".
     """
     target = folder / url.rsplit("/", 1)[-1]
@@ -200,7 +207,7 @@ def is_complete(path: Path, checksum: str) -> bool:
     """Whether a file is there with the right content.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         checksum: "md5:…" or "sha256:…".
     """
     try:
@@ -216,11 +223,12 @@ def is_complete(path: Path, checksum: str) -> bool:
 def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) -> Path:
     """Downloads a file.
 
-    With a checksum, `<target>.part` is continued; if the parts do not fit, from 0.
+    With a checksum, an incomplete `<target>.part` is continued. If the whole then has another
+    checksum, the download starts again from 0.
 
     Args:
-        url: Of the file.
-        target: Its path here.
+        url: Address of the file.
+        target: Path of the file here.
         checksum: "md5:…" or "sha256:…"; "" = not known.
         limit: Bytes beyond which it is refused.
     """
@@ -228,7 +236,7 @@ def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) 
     try:
         if not checksum:
             part.unlink(missing_ok=True)
-        # An earlier part was continued, and may not fit what follows it.
+        # `load_part` returns True if an earlier part was continued, which may be of another file.
         if load_part(url, part, limit) and not is_complete(part, checksum):
             part.unlink()
             load_part(url, part, limit)
@@ -244,7 +252,7 @@ def fetch_drive(source: Source, target: Path) -> Path:
     """Downloads a Google Drive file with gdown, which resumes interrupted downloads.
 
     Args:
-        source: With the Drive's identifier.
+        source: Source of the file, with its identifier at Google Drive.
         target: The file's path here.
     """
     import gdown  # imports `requests`, which readers do not need otherwise
@@ -276,7 +284,7 @@ def accept(part: Path, target: Path, checksum: str) -> None:
 
     Args:
         part: The finished download.
-        target: Its final path.
+        target: Final path of the file.
         checksum: "md5:…" or "sha256:…"; "" = not known.
     """
     try:
@@ -293,9 +301,9 @@ def verify(path: Path, checksum: str = "", name: str = "") -> None:
     Archives without a checksum are checked when they are unpacked; a split file is checked here.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         checksum: "md5:…" or "sha256:…"; "" = not known.
-        name: Of the file that was requested, whose ending says what it must hold; "" = anything.
+        name: Name of the requested file, whose ending says what it must hold; "" = anything.
     """
     with path.open("rb") as file:
         text = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -330,8 +338,8 @@ def load_part(url: str, part: Path, limit: int) -> bool:
     """Downloads a file to the end.
 
     Args:
-        url: Of the file.
-        part: Its path here. If it exists, it is continued.
+        url: Address of the file.
+        part: Path of the incomplete file. If it exists, the download is continued.
         limit: Bytes beyond which it is refused.
 
     Returns:
@@ -381,7 +389,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     A host that sends its headers byte by byte never exceeds the socket's time-out.
 
     Args:
-        seconds: Its limit.
+        seconds: Time limit in seconds.
         work: The function, which runs in a thread.
     """
     future: Future[T] = Future()
@@ -408,7 +416,7 @@ def save(
     Stops a host that sends too much, too slowly, or too little.
 
     Args:
-        response: Of the host.
+        response: The host's response.
         part: The file.
         have: Bytes that it already has.
         total: Bytes that it has at the end; None if the host does not say.
@@ -444,7 +452,7 @@ def check_limit(size: int, limit: int, part: Path) -> None:
     """Refuses a download that is too large, and removes it.
 
     Args:
-        size: Its bytes.
+        size: Its size in bytes.
         limit: Bytes beyond which it is refused.
         part: The file.
     """

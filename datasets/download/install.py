@@ -1,5 +1,5 @@
-"""Installs data sets below a data root, in the layout that the readers expect, or prints the manual
-steps.
+"""Installs data sets below a data root in the layout that the readers expect, or prints the steps
+to do it by hand.
 """
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def installed(source: Source, folder: Path) -> bool:
     """Whether all parts of a file are in their places.
 
     Args:
-        source: Of the file.
-        folder: Of the data set.
+        source: Addresses and checksum of the file.
+        folder: Folder of the data set.
     """
     return all((folder / place).exists() for place in source.places.values() or [source.name])
 
@@ -138,8 +138,8 @@ def working(root: Path) -> Iterator[Path]:
         lock = OwnedLock(root / f"{WORK_FOLDER}.lock")
         with new_folder(root), lock.awaited(f"downloads to {root}"):
             work.mkdir(exist_ok=True)
-            for left in work.glob("unpacking-*"):  # of a run that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in work.glob("unpacking-*"):  # of a run that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
             try:
                 yield work
             finally:
@@ -158,9 +158,9 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
     Lists are copied.
 
     Args:
-        source: Of the file.
+        source: Addresses and checksum of the file.
         root: The data root, below which the work folder is made.
-        folder: Of the data set.
+        folder: Folder of the data set.
         mirror: A folder or an address; "" = none.
     """
     with working(root) as work:
@@ -178,7 +178,9 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
                 write_atomically(folder / source.name, lambda target: target.write(content_of_file))
         except ArchiveError as error:
             fault = error
-        if file.parent == work:  # not a file in a mirror's folder
+        # A damaged archive is removed too, so that the next call downloads it again. Files in a
+        # mirror's folder stay.
+        if file.parent == work:
             file.unlink()
         if fault:
             raise fault
@@ -187,12 +189,12 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
 def move(path: Path, target: Path) -> None:
     """Moves a part of an archive to its place, unless an earlier run did.
 
-    The target gets its name when it is complete, also on another disk, if the data set's folder is
-    a link.
+    It is moved under another name and renamed at the end. So the target is complete whenever it
+    exists, even if the data set's folder is a link to another disk.
 
     Args:
         path: The part, in the work folder.
-        target: Its place.
+        target: Path of the file here.
     """
     if target.exists():
         return
@@ -224,8 +226,9 @@ def has_parquet_copy(cls: type[FileDataset], mirror: str) -> bool:
 
 
 def install_from_parquet(cls: type[FileDataset], root: Path, copy: Path) -> None:
-    """Writes the images of a hub's copy to the paths that CoOp's split file has, if the copy is the
-    same set: with the same number of images of each class in each split.
+    """Writes the images of a hub's copy to the paths that CoOp's split file has.
+
+    The copy must be the same set: with the same number of images of each class in each split.
 
     Args:
         cls: The reader of the set.
@@ -300,17 +303,17 @@ def archive_steps(source: Source, folder: Path) -> list[str]:
 
     Args:
         source: The archive.
-        folder: Of the data set.
+        folder: Folder of the data set.
     """
-    what = f"get {source.name}"
+    step = f"get {source.name}"
     if source.link:
-        what = f"download {source.link} as {source.name}"
+        step = f"download {source.link} as {source.name}"
     if source.checksum:
-        what += f" ({source.checksum.replace(':', ' ')})"
-    what += ", unpack it"
+        step += f" ({source.checksum.replace(':', ' ')})"
+    step += ", unpack it"
     if source.inner:
-        what += f" and the {source.inner} in it"
-    steps = [f"{what} and move {moves(source, folder)}"]
+        step += f" and the {source.inner} in it"
+    steps = [f"{step} and move {moves(source, folder)}"]
     if source.substitute is not None:
         steps.append(f"or, instead of {source.name}, download {source.substitute.link} and move "
                      f"{moves(source.substitute, folder)}")
@@ -322,7 +325,7 @@ def moves(source: Source, folder: Path) -> str:
 
     Args:
         source: The archive.
-        folder: Of the data set.
+        folder: Folder of the data set.
     """
     parts = [f"{path} to {folder / place}" for path, place in source.places.items()]
     return ", ".join(parts)

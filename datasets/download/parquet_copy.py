@@ -85,7 +85,7 @@ def match_names(copied: Sequence[str], published: set[str], folder: Path) -> dic
     Args:
         copied: Class names of the copy.
         published: Class names of the split file.
-        folder: Of the copy, for the message.
+        folder: Folder of the copy, for the message.
     """
     by_words = {words_of(name): name for name in published}
     names = {}
@@ -116,7 +116,7 @@ def compare_counts(split: str, copied: Counter[str], published: Counter[str], fo
         split: `train` or `test`, for the message.
         copied: Images of the copy by class.
         published: Images of the split file by class.
-        folder: Of the copy, for the message.
+        folder: Folder of the copy, for the message.
     """
     differences = []
     for name in sorted(published | copied):
@@ -141,7 +141,7 @@ def match_split(
 
     Args:
         dataset: The copy.
-        items: Its images of the split.
+        items: The images of the split.
         published: The split file's images of the split.
         names: CoOp's name of each class of the copy.
     """

@@ -28,7 +28,16 @@ HEADERS = (
 
 @dataclass
 class Finding:
-    """One row of the table. States: ok, partial (usable, figures do not compare), faulty, absent.
+    """What was found of one data set.
+
+    Attributes:
+        cls: The reader.
+        state: `ok`; `partial`, usable but not comparable with published results; `faulty`; or
+            `absent`.
+        advice: What is wrong, and what to do next; "" if nothing is wrong.
+        test: Number of test images; None if the set could not be read.
+        classes: Number of classes; None as above.
+        split: Hash of the test split; "" as above.
     """
 
     cls: type[FileDataset]
@@ -70,7 +79,7 @@ def inspect(
 def inspect_files(
     cls: type[FileDataset], root: Path, deep: bool, options: Mapping[str, Any],
 ) -> Finding:
-    """As `inspect`, but errors of the files are raised.
+    """Reads one data set as `inspect` does, but raises errors of the file system.
 
     Args:
         cls: The reader.
@@ -154,7 +163,7 @@ def present_splits(
 
     Args:
         dataset: The reader.
-        train: Its training images, or [] where they are not looked at.
+        train: The training images; [] if they are not looked at.
         absent: Paths of images that are not there.
     """
     splits = {"test": dataset.test, "train": without(train, absent)}

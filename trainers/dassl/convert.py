@@ -57,7 +57,8 @@ def our_cfg(theirs: CfgNode, method: str, prompt: str = "", split: str | None = 
     defaults = leaves(cfg_default)
     trained = TRAINER_REGISTRY.get(method).trained
     settings: dict[str, Any] = {}
-    # An optimizer that CoOp cannot use is refused.
+    # OPTIM.NAME is no setting of ours. It is passed on, because `build_cfg` refuses optimizers that
+    # training does not have here.
     for key in [*leaves(get_cfg_default()), OPTIMIZER]:
         their_key = key
         if key.startswith("OPTIM.") and not trained:
@@ -66,6 +67,7 @@ def our_cfg(theirs: CfgNode, method: str, prompt: str = "", split: str | None = 
         if value in (None, "") or their_key in SEPARATE:
             continue
         if their_key not in defaults or their_key in SHARED:
+            # Our key, which `add_settings` has added, or one of Dassl's with the same meaning.
             settings[key] = value
         elif trained and their_key.startswith(OF_TRAINING) and value != defaults[their_key]:
             # A key of Dassl's own, which means the same only for methods that are trained.
@@ -116,7 +118,7 @@ def as_data(items: Iterable[Any] | None) -> list[Datum]:
     """Dassl's list of images as ours.
 
     Args:
-        items: With `impath`, `label`, `domain` and `classname`; None is an empty list.
+        items: Objects with `impath`, `label`, `domain` and `classname`; None is an empty list.
     """
     data = []
     for item in items or ():

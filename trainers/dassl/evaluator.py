@@ -103,10 +103,10 @@ class Calibration(Classification):
         """Writes predictions.npz, results.json and config.yaml, which `report` reads.
 
         Args:
-            logits: Of shape (images, classes).
-            labels: Of shape (images,).
-            metrics: In percent, except `brier`.
-            bins: Of ECE and ACE.
+            logits: Logits, (images, classes).
+            labels: True class of each image, (images,).
+            metrics: Metrics by name, in percent, except `brier`.
+            bins: Number of bins of ECE and ACE.
         """
         cfg = self.cfg
         folder = Path(cfg.OUTPUT_DIR)
@@ -117,7 +117,8 @@ class Calibration(Classification):
                   f"{existing.names.get('method', 'promptcal')}; choose another --output-dir")
             return
         names = [str(self.names.get(label, label)) for label in range(logits.shape[1])]
-        weights = ""  # those of other models than OpenAI's a checkout may load in any way
+        # Only OpenAI's weights are known by name; other models a checkout may load in any way.
+        weights = ""
         with suppress(WeightsError):
             weights = weights_hash(cfg.MODEL.BACKBONE.NAME)
         identity = self.identity(labels)
@@ -193,10 +194,11 @@ def foreign_record(
     Args:
         cfg: The checkout's config.
         split: test or val.
-        classnames: By label.
+        classnames: Class names; the index is the label.
         count: Number of images.
         weights: Hash of the backbone's weights; "" if unknown.
-        identity: Of the images; None if unknown, which excludes the run from comparisons by image.
+        identity: Identity of the images. None if it is unknown; then reports do not compare the run
+            with others image by image.
     """
     backbone = cfg.MODEL.BACKBONE.NAME or UNNAMED
     images = f"{UNKNOWN_IMAGES}{cfg.DATASET.NAME}:{split}:{count}"

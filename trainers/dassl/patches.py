@@ -1,7 +1,7 @@
 """Patches that make Dassl (last changed in 2023) run on current Python, numpy and torch.
 
-Each patch is a function that looks for its fault and fixes it: a repaired Dassl, or an old
-environment in which it works, is not changed.
+Each patch is a function that looks for a fault, fixes it, and returns whether there was one. A
+repaired Dassl, or an old environment in which it works, is not changed.
 """
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def apply_patches() -> list[str]:
 
 
 def skip_wilds() -> bool:
-    """FMoW, IWildCam and Camelyon17 import wilds and pandas, without which no other data set works.
+    """Leaves out the data sets FMoW, IWildCam and Camelyon17 where wilds or pandas is absent.
 
-    They are not registered then: Dassl refuses their names and lists the others.
+    Dassl imports all data sets together, so without these packages none could be used. The three
+    are not registered then: Dassl refuses their names and lists the others.
     """
     (root,) = importlib.import_module("dassl").__path__
     folder = Path(root).joinpath(*WILDS.split(".")[1:])
@@ -66,12 +67,12 @@ def skip_wilds() -> bool:
         return False
     if importlib.util.find_spec("wilds") and importlib.util.find_spec("pandas"):
         return False
-    sys.modules[WILDS] = types.ModuleType(WILDS)
+    sys.modules[WILDS] = types.ModuleType(WILDS)  # an empty module: Python does not import another
     return True
 
 
 def enable_logging() -> bool:
-    """Its data sets disable the log lines of the whole process."""
+    """Enables the log lines of the whole process, which Dassl's data sets disable on import."""
     importlib.import_module("dassl.data")
     disabled = logging.root.manager.disable >= logging.WARNING
     logging.disable(logging.NOTSET)
@@ -79,15 +80,16 @@ def enable_logging() -> bool:
 
 
 def restore_np_int() -> bool:
-    """numpy 1.24 removed it, and its autoaugment and randaugment use it."""
+    """Defines np.int, which numpy 1.24 removed and Dassl's autoaugment and randaugment use."""
     removed = "int" not in vars(np)
     setattr(np, "int", int)  # noqa: B010
     return removed
 
 
 def fix_warmup() -> bool:
-    """Its scheduler passes `verbose`, which current torch does not accept, so that CoOp cannot
-    train.
+    """Replaces the constructor of Dassl's warm-up schedulers, with which CoOp trains.
+
+    It passes `verbose`, which current torch does not accept.
     """
     schedulers = importlib.import_module("dassl.optim.lr_scheduler")
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -108,9 +110,9 @@ def fix_warmup() -> bool:
         """Restores the scheduler and its successor's plain numbers; objects stay those of this
         process.
         """
-        own_state = dict(state)
-        successor = own_state.pop("successor", None)
-        LRScheduler.load_state_dict(self, own_state)
+        plain_state = dict(state)
+        successor = plain_state.pop("successor", None)
+        LRScheduler.load_state_dict(self, plain_state)
         saved: dict[str, Any] = {}
         if isinstance(successor, StandIn):  # it was read from a file as data
             saved = successor.state or {}
@@ -127,8 +129,10 @@ def fix_warmup() -> bool:
 
 
 def read_as_data() -> bool:
-    """torch 2.6 refuses the live objects in its checkpoints, which would be executed; they are read
-    as data instead, in every module that has imported `load_checkpoint` by name.
+    """Replaces Dassl's `load_checkpoint` in every module that has imported it by name.
+
+    torch 2.6 refuses Dassl's checkpoints, because they hold objects whose unpickling executes code.
+    They are read as data instead.
     """
     replaced = False
     for name in ("utils", "utils.torchtools", "engine.trainer"):

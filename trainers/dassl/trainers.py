@@ -67,8 +67,8 @@ class PromptCalTrainer(TrainerX):
         """Finds the prompt of a CoOp run to start from.
 
         Args:
-            directory: Of the run; "" = none, the prompt is the settings' own.
-            epoch: Of the checkpoint; None = the best one if CoOp wrote it, else the last.
+            directory: Folder of the run; "" = none, and the prompt is that of the settings.
+            epoch: Epoch of the checkpoint; None = the best one if CoOp wrote it, else the last.
         """
         self.prompt = ""
         if directory:

@@ -137,6 +137,12 @@ class Cluster:
     def __init__(
         self, workspace: Workspace, parameters: Mapping[str, str | int], array_parallelism: int,
     ) -> None:
+        """
+        Args:
+            workspace: Where run folders, logs and jobs.json lie.
+            parameters: Options of SLURM, as submitit names them.
+            array_parallelism: How many jobs run at the same time.
+        """
         self.root = workspace.runs_dir
         self.folder = workspace.outcome_dir("cluster")
         self.parameters = parameters
@@ -213,10 +219,10 @@ class Cluster:
         """
         numbers = []
         for number, group in enumerate(groups):
-            left = [run for run in group if run.is_left]
-            if not left or self.active(left):
+            to_compute = [run for run in group if run.is_left]
+            if not to_compute or self.active(to_compute):
                 continue
-            cut_short = any(self.slurm_state(run) in TRY_AGAIN for run in left)
+            cut_short = any(self.slurm_state(run) in TRY_AGAIN for run in to_compute)
             if attempts[number] == 0 or (cut_short and attempts[number] <= RESUBMISSIONS):
                 numbers.append(number)
         return numbers
@@ -247,10 +253,10 @@ class Cluster:
         """Submits a job for each group, the largest first."""
         import submitit
 
-        left = []
+        unfinished_groups = []
         for group in groups:
-            left.append([run for run in group if run.is_left])
-        left.sort(key=number_of_images, reverse=True)
+            unfinished_groups.append([run for run in group if run.is_left])
+        unfinished_groups.sort(key=number_of_images, reverse=True)
 
         folder = self.folder / f"{time.strftime('%Y-%m-%d-%H-%M-%S')}-{os.getpid()}"
         srun_args = None
@@ -269,14 +275,15 @@ class Cluster:
                 srun_args=srun_args,
             )
             with redirect_stderr(io.StringIO()):  # sbatch's error, which is in the exception too
-                submitted = executor.submit_array([GroupJob(group) for group in left])
+                submitted = executor.submit_array(
+                    [GroupJob(group) for group in unfinished_groups])
         except (RuntimeError, OSError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             lines = str(error).strip().splitlines() or ["no reason given"]
             reason = lines[-1].removeprefix("sbatch: error: ")
             raise UserError(f"SLURM refuses the jobs: {reason}; see sinfo, and --slurm for other "
                             f"options") from error
-        for submitted_job, group in zip(submitted, left, strict=True):
+        for submitted_job, group in zip(submitted, unfinished_groups, strict=True):
             job = Job(submitted_job.job_id, str(submitted_job.paths.stdout))
             self.queue[job.number] = "PENDING"
             for run in group:
@@ -368,6 +375,7 @@ def job_setup() -> list[str]:
 
 
 def runs_of(groups: Sequence[WorkGroup]) -> list[PlannedRun]:
+    """The runs of all groups in one list."""
     runs: list[PlannedRun] = []
     for group in groups:
         runs += group
@@ -386,12 +394,12 @@ def show_groups(groups: Sequence[WorkGroup], array_parallelism: int) -> str:
     """
     rows = []
     for group in groups:
-        left = [run for run in group if run.is_left]
-        if not left:
+        to_compute = [run for run in group if run.is_left]
+        if not to_compute:
             continue
         name = f"{group[0].dataset}, {group[0].backbone}, seed {group[0].seed}"
-        methods = dict.fromkeys(run.method for run in left)
-        rows.append([name, len(group), len(left), ", ".join(methods)])
+        methods = dict.fromkeys(run.method for run in to_compute)
+        rows.append([name, len(group), len(to_compute), ", ".join(methods)])
     if not rows:
         return ""
     table = tabulate(rows, headers=["group", "runs", "to do", "in this order"],

@@ -1,4 +1,4 @@
-"""The state and the size of data sets, which a plan states before anything is computed."""
+"""Finds the state and the size of data sets, which a plan shows before anything is computed."""
 from __future__ import annotations
 
 from functools import cache
@@ -13,13 +13,13 @@ from ...datasets.file_dataset import FileDataset
 def dataset_size(
     name: str, root: str = "", columns: str = "", classnames: str = "", split: str = "test",
 ) -> tuple[int, int]:
-    """Images of a split and classes of a data set below `root`.
+    """Number of images of a split, and number of classes, of a data set below `root`.
 
-    Where the data set is not there: those of the published test split.
+    If the data set is not there, they are those of the published test split.
 
     Args:
         name: Registered name of the data set.
-        root: Its data root.
+        root: Data root of the data set.
         columns: DATASET.COLUMNS.
         classnames: DATASET.CLASSNAMES.
         split: test or val.
@@ -32,7 +32,7 @@ def dataset_size(
         images = state.test or state.cls.expected_test
         classes = state.classes or state.cls.expected_classes or 0
         return images, classes
-    if not state:  # embedded data
+    if not state:  # embedded data, which has no folder
         root = ""
     dataset = build_dataset(name, root, columns=columns, classnames=classnames)
     items = dataset.test
@@ -49,7 +49,7 @@ def inspect_data(
 
     Args:
         name: Registered name of the data set.
-        root: Its data root.
+        root: Data root of the data set.
         columns: DATASET.COLUMNS.
         classnames: DATASET.CLASSNAMES.
     """

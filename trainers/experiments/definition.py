@@ -55,7 +55,7 @@ class DatasetPlace:
     Attributes:
         name: What the experiment and `--only` call it.
         reader: What `build_cfg` takes for a data set, such as `table`.
-        root: Its data root.
+        root: Data root of the data set.
         settings: Further settings on this data set, as (KEY, value) pairs.
     """
 
@@ -70,24 +70,38 @@ class DatasetPlace:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Methods that run at every combination of swept values, from one or several prompts."""
+    """Methods that run at every combination of swept values, from one or several prompts.
+
+    Attributes:
+        methods: Names of the methods.
+        sweep: The values of each swept setting, by its key.
+        datasets: The experiment's data sets on which these methods run; () = all.
+        shots: The prompts: 0 is the hand-written one, n a CoOp prompt that is learnt from n images
+            per class.
+    """
 
     methods: Sequence[str]
-    sweep: Mapping[str, Sequence] = field(default_factory=dict)  # KEY: values
-    datasets: Sequence[str] = ()  # only these of the experiment's; () = all
-    # 0: the hand-written prompt; n: a CoOp prompt learnt from n images per class.
+    sweep: Mapping[str, Sequence] = field(default_factory=dict)
+    datasets: Sequence[str] = ()
     shots: Sequence[int] = (0,)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The embedded data that replaces an experiment's data sets with --demo."""
+    """The embedded data that replaces an experiment's data sets with --demo.
+
+    Attributes:
+        datasets: Names of the embedded data sets.
+        coop: Further settings of the CoOp prompts.
+        runs: Groups of runs in place of the experiment's, where its settings do not fit the
+            embedded data; () keeps those of the experiment.
+        images: Number of test images per run without --limit.
+    """
 
     datasets: Sequence[str]
-    coop: Mapping[str, object] = field(default_factory=dict)  # further settings of the CoOp prompts
-    # Replace the experiment's, where its settings do not fit the embedded data.
+    coop: Mapping[str, object] = field(default_factory=dict)
     runs: Sequence[RunGroup] = ()
-    images: int = 144  # test images per run without --limit: six per class
+    images: int = 144  # six per class
 
 
 DEMO = Demo(["landcover"])  # of an experiment that names none
@@ -247,8 +261,8 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     """The experiment in a yaml file's content. A ConfigError names the invalid field.
 
     Args:
-        name: Of the experiment.
-        content: Of the yaml file.
+        name: Name of the experiment.
+        content: Content of the yaml file.
         source: The file, for messages.
     """
     where = f"experiment {source}"
@@ -268,8 +282,8 @@ def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlac
     """The data sets of an experiment: names, and mappings for those with a root of their own.
 
     Args:
-        entries: As the yaml file lists them.
-        where: Which file, for messages.
+        entries: The entries of the yaml file.
+        where: Name of the file, for messages.
     """
     datasets: list[str | DatasetPlace] = []
     places = []
@@ -294,8 +308,8 @@ def parse_place(entry: Mapping[Any, Any], where: str) -> DatasetPlace:
     """`{table: /lab/ham}`; other keys are settings, those of DATASET also as `columns`, `label` …
 
     Args:
-        entry: As the yaml file has it.
-        where: Which file, for messages.
+        entry: The entry of the yaml file.
+        where: Name of the file, for messages.
     """
     readers = {}
     settings: dict[str, object] = {}
@@ -333,8 +347,8 @@ def parse_run_groups(groups: Any, where: str) -> list[RunGroup]:
     """The groups of runs of an experiment.
 
     Args:
-        groups: As the yaml file lists them.
-        where: Which file, for messages.
+        groups: The groups of the yaml file.
+        where: Name of the file, for messages.
     """
     if not isinstance(groups, list | tuple):
         raise ConfigError(f"runs in {where} must be a list of groups, each with methods")
@@ -348,7 +362,7 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
 
     Args:
         kind: The dataclass.
-        content: Its fields by name.
+        content: Fields of the mapping, by name.
         where: What the mapping is, for messages.
     """
     try:
@@ -375,8 +389,8 @@ def check_experiment(experiment: Experiment, where: str) -> None:
     """Refuses unknown names before anything is planned.
 
     Args:
-        experiment: As its yaml file says.
-        where: Which file, for messages.
+        experiment: The experiment as its yaml file defines it.
+        where: Name of the file, for messages.
     """
     from ..report.layout_figures import FIGURES  # imports torch and matplotlib
     from ..report.metrics import known_metrics
@@ -414,9 +428,9 @@ def check_names(field_name: str, values: Iterable[str], known: Collection[str], 
     """Refuses values of a field that are not known.
 
     Args:
-        field_name: As the file spells it.
-        values: What the file has there.
-        known: What it may have.
+        field_name: Name of the field, as the file spells it.
+        values: Values that the file has there.
+        known: Values that are allowed there.
         where: Name of the file, for the message.
     """
     for value in values:

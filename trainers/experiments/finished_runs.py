@@ -16,8 +16,8 @@ class FinishedRuns:
     """An experiment with the runs that are finished.
 
     Attributes:
-        experiment: Its definition.
-        workspace: Where it was computed.
+        experiment: Definition of the experiment.
+        workspace: Workspace in which it was computed.
         measured: On test images.
         validation: Planned runs on validation images that are finished.
     """

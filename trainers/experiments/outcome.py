@@ -25,7 +25,7 @@ from .layouts.verify import Verification
 from .planned_run import PlannedRun
 from .workspace import Workspace
 
-VERIFY = "verify.json"  # made by the experiment of that name
+VERIFY = "verify.json"  # which the experiment of that name writes
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Outcome:
     """What was written of an experiment.
 
     Attributes:
-        tables: In the order of the page.
-        figures: Their names.
+        tables: Tables, in the order of the page.
+        figures: Names of the figures.
         page: The file report.html.
     """
 
@@ -93,7 +93,7 @@ def verify_additions(finished: FinishedRuns, out: Path, notes: Sequence[str]) ->
     Args:
         finished: The runs that are compared with published values.
         out: The folder of the page.
-        notes: That the page has anyway.
+        notes: Notes that the page has in any case.
     """
     verification = Verification(finished)
     write_json(out / VERIFY, verification.record())
@@ -115,7 +115,7 @@ def measure_runs(
     Args:
         experiment: What is shown.
         workspace: Where its runs lie.
-        runs: Its planned runs.
+        runs: Planned runs of the experiment.
         failed: Why some of them failed.
         layout: Says what is measured.
         known: Keeps measured runs for the next experiment.

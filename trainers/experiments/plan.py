@@ -31,6 +31,10 @@ def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
 
     A prompt comes before the runs that start from it. Where a value is to be chosen, each test run
     is followed by its validation run, unless the data set has no validation images.
+
+    Args:
+        experiment: Defines methods, data sets, backbones, seeds and swept settings.
+        workspace: What the command adds: places, limits, the demo, and a choice of them.
     """
     if workspace.demo and not workspace.limit:
         workspace = replace(workspace, limit=experiment.demo.images)
@@ -85,7 +89,7 @@ class Planner:
         """A run of a method.
 
         Args:
-            method: Its name.
+            method: Name of the method.
             variant: The swept settings with the values of this run.
             prompt: The CoOp run that trains the prompt; None for a hand-written prompt.
             split: test or val; "" for that of the settings.
@@ -159,7 +163,7 @@ def fill_in(value: object, workspace: Workspace, dataset: str | DatasetPlace) ->
     {root} is the data root, {configs} the folder of configs and {dataset} the data set's name.
 
     Args:
-        value: Of a setting; only texts have placeholders.
+        value: Value of a setting; only texts have placeholders.
         workspace: Where data is read.
         dataset: Name of the data set, or where it lies.
     """
@@ -184,10 +188,10 @@ def configure(
     Args:
         workspace: Roots, limits and settings of all runs.
         method: Name of the trainer.
-        dataset: As the experiment names it.
+        dataset: The data set, as the experiment names it.
         backbone: Name of the backbone.
-        seed: Of the run.
-        settings: Of this run alone, by key.
+        seed: Seed of the run.
+        settings: Settings of this run alone, by key.
     """
     flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.limit,
              "CACHE.DIR", str(workspace.cache_dir)]
@@ -246,7 +250,7 @@ def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
     For each kind of name given (method, data set, backbone), one of the names must match.
 
     Args:
-        runs: Of all experiments.
+        runs: Runs of all experiments.
         only: Names, in any spelling.
 
     Raises:
@@ -291,9 +295,9 @@ def find_kind(name: str, kinds: Iterable[str], names: Iterable[Mapping[str, set[
     """What a name is: the first kind in which a run has it; "" if no run has it.
 
     Args:
-        name: As the command gives it.
+        name: Name of a method, data set or backbone, as on the command line.
         kinds: method, dataset, backbone.
-        names: Of each run its names by kind, from `names_of`.
+        names: For each run its names by kind, from `names_of`.
     """
     by_run = list(names)
     for kind in kinds:

@@ -30,9 +30,14 @@ FEW_IMAGES = 1000  # below which a plan says what differences can be shown
 
 
 def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -> str:
-    """A row for each data set, or for several experiments each backbone, and totals.
+    """The plan as a table with totals below it.
 
+    One experiment has a row for each backbone and data set, several have a row for each backbone.
     Time and disk of a run that experiments share count in the first of them.
+
+    Args:
+        plans: The runs of each experiment, by its name.
+        workspace: Where data is read and results are written.
     """
     runs: dict[PlannedRun, None] = {}
     for plan in plans.values():
@@ -69,8 +74,9 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -
 
 
 def find_states(runs: Sequence[PlannedRun]) -> dict[PlannedRun, RunState]:
-    """What the folder of each run holds. Runs on the same images are looked at together."""
+    """What the folder of each run holds."""
     states = {}
+    # Runs on the same images come one after another: only the last data sets are cached.
     for group in work_groups(runs):
         for run in group:
             states[run] = run.state
@@ -97,7 +103,12 @@ def few_images_lines(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
-    """The settings of the command that have no effect on any run."""
+    """Keys of the settings given by --set that have no effect on any run.
+
+    Args:
+        runs: All planned runs.
+        workspace: Holds the settings of the command.
+    """
     known = leaves(get_cfg_default())
     unused = []
     for key, _ in read_pairs(workspace.opts):
@@ -109,7 +120,12 @@ def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[st
 
 
 def conflict_lines(states: Mapping[PlannedRun, RunState], workspace: Workspace) -> list[str]:
-    """Which folders hold other runs than the planned ones, and what happens to them."""
+    """Which folders hold other runs than the planned ones, and what happens to them.
+
+    Args:
+        states: The state of the folder of each planned run.
+        workspace: Says whether such runs are overwritten.
+    """
     conflicts = {run: state.conflict for run, state in states.items() if state.conflict}
     if not conflicts:
         return []
@@ -140,11 +156,11 @@ def rows_of_plan(plan: Sequence[PlannedRun], by_dataset: bool) -> list[list[Plan
 def plan_row(
     runs: Sequence[PlannedRun], finished: set[PlannedRun], costs: Sequence[Estimate],
 ) -> list[object]:
-    """What the table says of some runs with one backbone, in the order of HEADS.
+    """The cells of a row of the table, in the order of HEADS, for runs with one backbone.
 
     Args:
         runs: The runs, at least one.
-        finished: Those of the plan whose results are there.
+        finished: Runs of the plan that are finished.
         costs: Estimates of the runs that are not finished.
     """
     datasets = set()

@@ -29,11 +29,11 @@ class PlannedRun:
     Attributes:
         key: All settings that its predictions depend on, and those of the prompt that it starts
             from.
-        folder: Where it is stored.
+        folder: Folder in which the run is stored.
         method: Name of the trainer.
         dataset: Data set as the experiment names it.
         backbone: Name of the backbone.
-        seed: Its seed.
+        seed: Seed of the run.
         variant: The swept settings with the values of this run.
         shots: Labelled images per class behind the prompt; 0 for a hand-written prompt.
         cfg: All settings.
@@ -105,7 +105,7 @@ class PlannedRun:
 
     @property
     def dataset_name(self) -> str:
-        """As registered."""
+        """The registered name of the data set."""
         return self.cfg.DATASET.NAME
 
     @property
@@ -162,7 +162,7 @@ class PlannedRun:
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Test or validation images, and classes."""
+        """Number of images that are predicted, and number of classes."""
         images, classes = dataset_size(*self.data_place, self.split)
         if self.cfg.TEST.LIMIT:
             images = min(self.cfg.TEST.LIMIT, images)

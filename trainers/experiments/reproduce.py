@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...datasets.download.install import download_dataset
-from ...datasets.utils.cli import tool
+from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import ConfigError, UserError, reading
 from ...datasets.utils.files import data_root, make_folder
 from ...datasets.utils.lock import FolderLock
@@ -37,8 +37,8 @@ class Catalogue:
 
     Attributes:
         known: All that can be read, for the index page.
-        chosen: Those that the command asks for, with the methods and data sets that it adds.
-        problems: For each that is asked for and cannot be read or planned, the reason.
+        chosen: Experiments that the command asks for, with the methods and data sets that it adds.
+        problems: The reason for each requested experiment that cannot be read or planned.
     """
 
     known: dict[str, Experiment]
@@ -52,12 +52,35 @@ class Catalogue:
 
 @dataclass
 class Reproduced:
-    """What one call has done."""
+    """What one call of `reproduce` has done.
 
-    computed: int = 0  # runs
-    failed: dict[PlannedRun, str] = field(default_factory=dict)  # run -> reason
-    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by experiment
-    problems: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no outcome
+    Attributes:
+        computed: Number of runs that were computed.
+        failed: Runs that failed, each with the reason.
+        outcomes: What was written, by the name of the experiment.
+        problems: Why an experiment has no outcome, by its name.
+    """
+
+    computed: int = 0
+    failed: dict[PlannedRun, str] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def summary(self, asked: int) -> str:
+        """What was computed and written, and what failed, a line each.
+
+        Args:
+            asked: Number of experiments that the command asked for.
+        """
+        written = f"{len(self.outcomes)} of {counted(asked, 'outcome')} written"
+        lines = [f"{counted(self.computed, 'run')} done now; {written}"]
+        for name, outcome in self.outcomes.items():
+            lines.append(f"  {name}: {outcome.page}")
+        for run, reason in self.failed.items():
+            lines.append(f"failed: {run.described}: {reason}")
+        for name, reason in self.problems.items():
+            lines.append(f"not written: {name}: {reason}")
+        return "\n".join(lines)
 
 
 def read_experiments(
@@ -101,7 +124,7 @@ def check_other_file(first: Experiment | None, second: Experiment, name: str) ->
     Args:
         first: The experiment that has the name already; None = there is none.
         second: The experiment that is to be added.
-        name: As the command gives it.
+        name: Name of the experiment or its group, as on the command line.
     """
     if first is not None and first != second:
         raise ConfigError(
@@ -115,9 +138,9 @@ def check_added(
     """Refuses additions to experiments without runs, and data sets in a demo.
 
     Args:
-        name: Of the experiment or its group, as the command gives it.
+        name: Name of the experiment or its group, as on the command line.
         added: Names of methods and data sets.
-        experiments: What they are added to.
+        experiments: Experiments to which they are added.
         demo: Whether embedded data replaces the data sets.
     """
     if not any(experiment.runs for experiment in experiments):
@@ -274,7 +297,7 @@ def reproduce(
             done.problems[name] = f"{error}{earlier_tables(out)}"
             logger.error("FAILED to write %s: %s", name, error)
             continue
-        except Exception as error:  # the other outcomes are still wanted
+        except Exception as error:  # one outcome that fails must not stop the others
             done.problems[name] = f"{type(error).__name__}: {error}{earlier_tables(out)}"
             logger.error("FAILED to write %s: %s", name, done.problems[name], exc_info=True)
             continue

@@ -71,7 +71,7 @@ def compute(run: PlannedRun) -> str:
             trained_prompt(run.prompt.cfg)  # trains it if its checkpoint was removed
         build_trainer(run.settings).run(overwrite=starts_again(run))
         write_tensorboard_figures(run.folder)
-    except Exception as error:  # the other runs are still wanted
+    except Exception as error:  # a run that fails must not stop the others
         reason = " ".join(str(error).split())
         if isinstance(error, UserError):
             return reason
@@ -206,7 +206,7 @@ def run_in_process(group: WorkGroup, slots: SimpleQueue[str], jobs: int) -> dict
 
 
 def start_on_gpu(process: BaseProcess, gpu: str) -> None:
-    """Starts a process that sees one GPU only.
+    """Starts a process that sees one GPU only; "" for all that this process sees.
 
     CUDA reads the variable once, and some packages initialise CUDA while they are imported. A new
     process imports them before it calls its function, so it must inherit the variable.
@@ -231,7 +231,10 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 
 def work(group: WorkGroup, sender: Connection, jobs: int) -> None:
-    """In the new process: its share of the cores, no output, and an end with its parent.
+    """Computes a group in a worker process, and sends the result to the parent.
+
+    The worker takes its share of the cores, writes nothing to the terminal, and ends when its
+    parent ends.
 
     Args:
         group: The runs to compute.
@@ -253,7 +256,10 @@ def work(group: WorkGroup, sender: Connection, jobs: int) -> None:
 
 
 def end_with_parent() -> None:
-    """A process would outlive a parent that was killed, and keep its run locked."""
+    """Waits for the end of the parent, then ends this process.
+
+    A worker would otherwise outlive a parent that was killed, and keep its run locked.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -26,10 +26,10 @@ WATCHED_FILES = ("results.json", "record.json", *TIED_FILES)
 
 @dataclass(frozen=True)
 class RunState:
-    """What the folder of a planned run holds.
+    """What the folder of a planned run holds, compared with the plan.
 
     Attributes:
-        results: Of this run, if it is finished; None otherwise.
+        results: Results of this run if it is finished; None otherwise.
         conflict: Why a run in the folder is not the planned one, or cannot be compared with it, as
             one line; "" if there is none, or if it is the planned one.
     """
@@ -46,7 +46,7 @@ def run_state(key: str, cfg: CfgNode) -> RunState:
     """Compares what the folder of a run holds with the record of the run.
 
     Args:
-        key: Of the planned run.
+        key: Key of the planned run.
         cfg: All its settings, with its folder and with the prompt that it starts from.
     """
     path = Path(cfg.OUTPUT_DIR)
@@ -76,7 +76,7 @@ def read_folder(path: Path, stamps: Hashable) -> FolderState:
 
     Args:
         path: The folder.
-        stamps: Of its files.
+        stamps: Stamps of its files.
     """
     return inspect_folder(path)
 
@@ -115,7 +115,7 @@ class PlannedRecords:
         """The record that a run would have if it started now.
 
         Args:
-            key: Of the planned run.
+            key: Key of the planned run.
             cfg: All its settings.
         """
         prompt = Path(cfg.MODEL.INIT_WEIGHTS)
@@ -129,8 +129,8 @@ class PlannedRecords:
         """In what a run in a folder differs from the run with these settings, as one line.
 
         Args:
-            path: Of the folder.
-            folder: What it holds.
+            path: Path of the folder.
+            folder: Content of the folder.
             cfg: All settings of the planned run.
 
         Returns:
@@ -156,7 +156,7 @@ class PlannedRecords:
         return trainer
 
     def forget(self) -> None:
-        """Data and weights may have changed since."""
+        """Drops all records. A command calls it where data and weights may have changed."""
         with self.lock:
             self.records.clear()
             self.identities.clear()
@@ -182,7 +182,7 @@ def data_settings(cfg: CfgNode) -> tuple[str, str, DataOptions]:
 
 @lru_cache(maxsize=2)  # large, and used by one run after the other
 def read_dataset(name: str, root: str, options: DataOptions) -> Dataset:
-    """A data set; see `build_dataset`."""
+    """Reads a data set, see `build_dataset`. It is cached, because several runs share it."""
     return build_dataset(name, root, options)
 
 

@@ -24,10 +24,15 @@ BYTES_PER_CLASS = 8  # of an image in predictions.npz: two logits
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an unfinished run takes."""
+    """What an unfinished run takes.
 
-    disk: float  # bytes
-    seconds: float | None = None  # None = unknown
+    Attributes:
+        disk: Disk space in bytes.
+        seconds: Time; None if it is not known.
+    """
+
+    disk: float
+    seconds: float | None = None
 
 
 def estimate(
@@ -39,7 +44,7 @@ def estimate(
 
     Args:
         runs: The planned runs, in their order.
-        finished: Those of them whose results are there.
+        finished: Those of the runs that are finished.
     """
     times: dict[tuple, list[float]] = {}
     # Features that are on disk, or that a run before in the plan makes.

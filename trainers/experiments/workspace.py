@@ -11,21 +11,35 @@ from .definition import DatasetPlace, Experiment, RunGroup
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where data is read and results are written, and the command's settings for all runs."""
+    """Where data is read and results are written, and the command's settings for all runs.
 
-    root: str = ""  # folder of the data sets; "" = the default
+    Attributes:
+        root: Folder of the data sets; "" = the default one.
+        output: Folder of the results.
+        cache: Folder of view features; None = a folder below `output`.
+        demo: Whether embedded data replaces the data sets.
+        limit: Number of test images per run; 0 = all.
+        opts: KEY VALUE pairs for every run.
+        backbone: Replaces the experiments' backbones; "" = none.
+        choose: Swept settings whose value is chosen on validation runs, which are planned too.
+        choose_by: The metric by which it is chosen.
+        overwrite: Whether to start again in folders that hold other runs than the planned ones.
+        baseline: The method that rows are compared with; "" = that of the paper's tables.
+        ours: The methods whose rows state the difference; () = all.
+    """
+
+    root: str = ""
     output: Path = Path("output")
-    cache: Path | None = None  # folder of view features; None = below `output`
+    cache: Path | None = None
     demo: bool = False
-    limit: int = 0  # test images per run; 0 = all
-    opts: tuple = ()  # KEY VALUE pairs for every run
-    backbone: str = ""  # replaces the experiments' backbones
-    # Swept settings whose value is chosen on validation runs, which are planned too.
+    limit: int = 0
+    opts: tuple = ()
+    backbone: str = ""
     choose: tuple[str, ...] = ()
-    choose_by: str = "ece"  # the metric by which it is chosen
-    overwrite: bool = False  # start again in folders that hold other runs than the planned ones
-    baseline: str = ""  # the method that rows are compared with; "" = that of the paper's tables
-    ours: tuple[str, ...] = ()  # the methods whose rows state the difference; () = all
+    choose_by: str = "ece"
+    overwrite: bool = False
+    baseline: str = ""
+    ours: tuple[str, ...] = ()
 
     @property
     def runs_dir(self) -> Path:

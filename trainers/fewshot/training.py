@@ -32,8 +32,16 @@ START_STD = 0.02  # of random contexts, as in CLIP's own initialisation
 
 @dataclass(frozen=True)
 class Schedule:
-    """Dassl's learning rates: constant in the warm-up, then a cosine of the length of all epochs
-    that starts after it, so that the last epoch's rate is slightly above zero.
+    """Dassl's learning rates: a constant during the warm-up, then half a cosine from `lr`.
+
+    As in Dassl, the cosine has the length of all epochs although it starts after the warm-up. So
+    the last epoch's rate is slightly above zero.
+
+    Attributes:
+        epochs: Number of all epochs, the warm-up included.
+        lr: Learning rate of the first epoch after the warm-up.
+        warmup_epochs: Number of epochs of the warm-up.
+        warmup_lr: Learning rate during the warm-up.
     """
 
     epochs: int
@@ -42,6 +50,7 @@ class Schedule:
     warmup_lr: float
 
     def __call__(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0."""
         if epoch < self.warmup_epochs:
             return self.warmup_lr
         return self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs)) / 2
@@ -52,7 +61,7 @@ def random_context(shape: tuple[int, ...], seed: int) -> Tensor:
 
     Args:
         shape: (n_ctx, width), or (K, n_ctx, width) if class-specific.
-        seed: Of the draw.
+        seed: Seed of the random draw.
     """
     return START_STD * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -69,9 +78,9 @@ class EpochSums:
         """Adds a batch.
 
         Args:
-            loss: Its mean loss.
+            loss: Mean loss of the batch, ().
             logits: (B, K).
-            labels: (B,).
+            labels: True classes, (B,).
         """
         self.images += len(labels)
         self.loss = self.loss + loss.double() * len(labels)
@@ -92,11 +101,11 @@ class PromptLearner:
         """
         Args:
             encoder: Text features as a function of the context.
-            context: To start from, (n_ctx, width) or (K, n_ctx, width).
+            context: Initial context, (n_ctx, width) or (K, n_ctx, width).
             scale: Factor of the cosines, () or (K,).
             schedule: Learning rates.
-            momentum: Of SGD.
-            weight_decay: Of SGD.
+            momentum: Momentum of SGD.
+            weight_decay: Weight decay of SGD.
         """
         self.encoder = encoder
         self.scale = scale
@@ -136,6 +145,8 @@ class PromptLearner:
         Returns:
             Cross entropy, logits (B, K), and the gradient of the context, in its shape.
         """
+        # In two parts, so that no graph of the text tower stays in memory: the gradient of the text
+        # features by autograd, from there to the context by the encoder.
         text, vjp = self.encoder.with_vjp(self.context[None])  # (1, K, d)
         text.requires_grad_()
         with torch.enable_grad():
@@ -145,7 +156,7 @@ class PromptLearner:
         return loss.detach(), logits.detach(), vjp(grad_text)[0]
 
     def end_epoch(self) -> None:
-        """Keeps loss and accuracy of the epoch; refuses a loss that is not finite."""
+        """Stores loss and accuracy of the epoch; refuses a loss that is not finite."""
         loss = float(self.sums.loss)
         if not math.isfinite(loss):
             raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or "
@@ -168,7 +179,7 @@ class PromptLearner:
         """Saves the state.
 
         Args:
-            path: Of the file.
+            path: Path of the file.
             identity: Hash of all that the training depends on.
         """
         content = {
@@ -182,7 +193,7 @@ class PromptLearner:
         """Continues from a saved state if there is one of the same training.
 
         Args:
-            path: Of the file.
+            path: Path of the file.
             identity: As in `save`.
         """
         if not path.is_file():
@@ -210,8 +221,8 @@ def run_epochs(
     """Trains until the schedule ends.
 
     Args:
-        learner: What is trained.
-        images: What it is trained on.
+        learner: The context with its optimizer.
+        images: The labelled images.
         saved: File of the state after each epoch; a later call continues from it.
         identity: Hash of all that the training depends on. A saved state without it is not used.
         tensorboard: A separate TensorBoard run: here a step is an epoch, in the other curves it is

@@ -1,6 +1,6 @@
 """Training data of a prompt: unit features of labelled images, in batches.
 
-They are of new random crops in each epoch, or of fixed views.
+Each epoch encodes new random crops of the images. Alternatively their plain views are encoded once.
 """
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence
     Args:
         count: Number of images.
         size: Images per batch.
-        seed: Of the order.
-        epoch: From 0; each has an order of its own.
+        seed: Seed of the order.
+        epoch: Number of the epoch, from 0; each epoch has its own order.
 
     Returns:
         Positions of images, batch by batch.
@@ -71,8 +71,13 @@ class TrainingCrop:
         return to_tensor(crop)[None]
 
 
-def only_read(image: Image.Image, index: int) -> None:
-    """What `TrainingImages.load` makes of an image to see whether it can be read."""
+def make_nothing(image: Image.Image, index: int) -> None:
+    """Makes nothing of an image, for `TrainingImages.load` where it is only read.
+
+    Args:
+        image: The decoded image.
+        index: Its position.
+    """
 
 
 @dataclass
@@ -80,14 +85,14 @@ class TrainingImages:
     """The labelled images of a data set as seen by a frozen image tower.
 
     Attributes:
-        backbone: Whose image tower encodes them.
-        dataset: That reads them.
+        backbone: Backbone whose image tower encodes them.
+        dataset: Data set that reads them.
         items: The images.
         fixed: Whether every image's plain view is encoded once, in place of a new crop in each
             epoch.
         batch: Images per step.
-        seed: Of order and crops.
-        precision: In which images are encoded, as MODEL.PREC.
+        seed: Seed of the order and of the crops.
+        precision: Precision in which images are encoded, as MODEL.PREC.
         workers: DATALOADER.NUM_WORKERS.
     """
 
@@ -108,10 +113,14 @@ class TrainingImages:
         return "new random crops in each epoch"
 
     def leave_out_unreadable(self) -> list[str]:
-        """Drops the images that cannot be read, and returns what is wrong with them."""
+        """Removes the images that cannot be read from `items`.
+
+        Returns:
+            What is wrong with each of them.
+        """
         problems: dict[int, str] = {}  # by position
         batches = batched(range(len(self.items)), CHECKED_AT_ONCE)
-        for batch in self.load(self.items, only_read, batches):
+        for batch in self.load(self.items, make_nothing, batches):
             problems.update(batch.bad)
         self.items = [item for index, item in enumerate(self.items) if index not in problems]
         if not self.items:
@@ -127,6 +136,8 @@ class TrainingImages:
 
         Yields:
             For each epoch an iterator over its batches of unit features (B, d) and labels (B,).
+            With random crops it must be exhausted before the next epoch, because one loader serves
+            all epochs.
         """
         count = len(self.items)
         labels = torch.tensor([item.label for item in self.items], device=self.backbone.device)
@@ -162,7 +173,8 @@ class TrainingImages:
             stop: The epoch after the last one.
         """
         count = len(self.items)
-        # Position epoch · n + i is image i, whose crop is drawn from that position.
+        # The loader sees the list of images once per epoch. Position epoch · n + i is image i, and
+        # its crop is drawn from that position, so each epoch has other crops.
         positions = []
         for epoch, batches in plan.items():
             for batch in batches:
@@ -178,7 +190,7 @@ class TrainingImages:
 
         Args:
             items: The images.
-            make: From an image and its position in `items` to what is wanted.
+            make: Called with an image and its position in `items`.
             batches: Positions in `items`, batch by batch.
         """
 

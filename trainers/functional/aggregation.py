@@ -29,8 +29,8 @@ def vote_shares(logits: Tensor, share: float) -> Tensor:
     then break the tie in the same way.
 
     Args:
-        logits: Of all views, (B, V, K).
-        share: Of the views that vote, from 0 to 1: the `int(V · share)` of lowest entropy.
+        logits: Logits of all views, (B, V, K).
+        share: Share of the views that vote, from 0 to 1: the `int(V · share)` of lowest entropy.
 
     Returns:
         Fractions that sum to 1 over the classes, (B, K).
@@ -46,6 +46,10 @@ def vote_shares(logits: Tensor, share: float) -> Tensor:
     best = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)
     ballots = best / best.sum(-1, keepdim=True)
     votes = ballots.take_along_dim(order[:, :voters, None], dim=1).sum(1)  # (B, K)
+
+    # A tie is broken by the first view whose best class is tied. The views that have not voted come
+    # first, then the voters, both in order of entropy. All rows are computed alike, and the extra
+    # vote of a row without a tie is multiplied by 0: no image depends on its batch.
     tied = votes > votes.amax(-1, keepdim=True) - TIE
     decided = (tied.sum(-1, keepdim=True) == 1).to(votes.dtype)
     others_first = order.roll(-voters, dims=-1)  # (B, V)
@@ -64,9 +68,9 @@ def reliability(
         views: (B, V, d).
         neighbours: How many of the nearest views count.
         temperature: Divides the mean cosines.
-        by_index: The view itself is left out. The public code identifies it by a cosine of at least
-            1 instead, which depends on rounding: about every second view counts as its own
-            neighbour there.
+        by_index: Whether a view is excluded from its own neighbours by its index. False: by a
+            cosine of at least 1, as in the public code. That depends on rounding: about every
+            second view counts as its own neighbour there.
 
     Example:
         >>> views = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])  # the last: an outlier
@@ -97,7 +101,8 @@ def view_mode(
         near: A view's bandwidth is half its mean squared distance to this share of the others.
         affinity: How much views of similar predictions support each other's score.
         smoothness: Temperature of the scores.
-        rounds: At most so many, of scores and mode in turn, and of each.
+        rounds: Number of rounds in which scores and mode are updated in turn; also the largest
+            number of steps of each update.
     """
     count = views.shape[1]
     if count == 1:
@@ -112,47 +117,61 @@ def view_mode(
     mode = views[:, 0]
 
     def density(mode: Tensor) -> Tensor:
+        """Gaussian kernel between the mode and each view, (B, V)."""
         return (-squared_distances(views, mode[:, None])[..., 0] / (2 * bandwidth)).exp()
 
-    def shifted(mode: Tensor) -> Tensor:
+    def next_mode(mode: Tensor) -> Tensor:
+        """One mean-shift step: the mean of the views, weighted by kernel and score."""
         weight = density(mode) * inlier
         return unit((weight / weight.sum(-1, keepdim=True))[:, None] @ views)[:, 0]
 
-    def inliers(y: Tensor) -> Tensor:
-        return ((dense + affinity * (similarity @ y[..., None])[..., 0]) / smoothness).softmax(-1)
+    def next_scores(y: Tensor) -> Tensor:
+        """One step of the scores, for the kernel `dense` of the current mode."""
+        support = (similarity @ y[..., None])[..., 0]
+        return ((dense + affinity * support) / smoothness).softmax(-1)
 
     for _ in range(rounds):
         dense = density(mode)
-        inlier = iterate(inliers, inlier, rounds)
-        mode = iterate(shifted, mode, rounds)
+        inlier = iterate(next_scores, inlier, rounds)
+        mode = iterate(next_mode, mode, rounds)
     return mode
 
 
 def iterate(
-    step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: float = 1e-6
+    step: Callable[[Tensor], Tensor], x: Tensor, max_steps: int, tolerance: float = 1e-6
 ) -> Tensor:
-    """Applies a step repeatedly, to each row until it converges.
+    """Iterates x ← step(x) until each row has converged.
 
     Each row of x stops separately, when a step moves it by less than the tolerance, so that no
     image depends on the others of its batch.
 
     Args:
-        step: From (B, n) to (B, n).
-        x: Where it starts, (B, n).
-        most: At most so many steps.
+        step: A function from (B, n) to (B, n).
+        x: Initial values, (B, n).
+        max_steps: Number of steps after which every row stops.
         tolerance: Euclidean length of a step below which a row stops.
+
+    Returns:
+        The last x, (B, n).
     """
     moving = torch.ones_like(x[:, :1], dtype=torch.bool)
-    for _ in range(most):
-        following = torch.where(moving, step(x), x)
-        moving = moving & ((following - x).norm(dim=-1, keepdim=True) >= tolerance)
-        x = following
+    for _ in range(max_steps):
+        next_x = torch.where(moving, step(x), x)
+        moving = moving & ((next_x - x).norm(dim=-1, keepdim=True) >= tolerance)
+        x = next_x
     return x
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Squared Euclidean distances of all pairs of rows, (..., n, d) and (..., m, d) -> (..., n, m).
+    """Squared Euclidean distances of all pairs of rows.
 
     They are computed from differences: matrix products lose the precision of small distances.
+
+    Args:
+        a: (..., n, d).
+        b: (..., m, d).
+
+    Returns:
+        (..., n, m).
     """
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()

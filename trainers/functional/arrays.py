@@ -1,6 +1,6 @@
-"""Input checks of the metrics: tensors, arrays and lists become checked arrays.
+"""Input checks of the metrics: tensors, arrays and lists become checked NumPy arrays.
 
-A ValueError says what is wrong with others.
+A ValueError says what is wrong with the input.
 """
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Scores(TypedDict, total=False):
     correct.
 
     Attributes:
-        logits: Of all classes, (N, K).
-        probabilities: Of all classes in place of logits; rows sum to 1, (N, K).
+        logits: Logits of all classes, (N, K).
+        probabilities: Probabilities, in place of logits, (N, K); each row sums to 1.
         labels: True class of each sample, with either of them, (N,).
     """
 
@@ -50,7 +50,7 @@ def number_array(values: ArrayLike, name: str, ndim: int | None = None) -> Array
 
     Args:
         values: The numbers.
-        name: Of the argument, for the message of the ValueError.
+        name: Name of the argument, for the message of the ValueError.
         ndim: How many dimensions it must have; None = at least one.
     """
     array = to_numpy(values)
@@ -78,7 +78,7 @@ def bin_index(values: Array, bins: int) -> Array:
     The edges have the precision of the values, so that 0.15 lies on its edge in any precision.
 
     Args:
-        values: From 0 to 1, of any shape.
+        values: Numbers from 0 to 1, of any shape.
         bins: Number of bins of equal width.
 
     Returns:
@@ -133,14 +133,15 @@ def top_class_of(confidence: ArrayLike, correct: ArrayLike, scores: Scores) -> t
     logits = scores.get("logits")
     probabilities = scores.get("probabilities")
     labels = scores.get("labels")
-    is_one = (logits is None) != (probabilities is None)
-    if confidence is not None or correct is not None or not is_one or labels is None:
+    has_exactly_one = (logits is None) != (probabilities is None)
+    if confidence is not None or correct is not None or not has_exactly_one or labels is None:
         raise ValueError(
             "give confidence and correct, or logits= with labels=, or probabilities= with labels=."
         )
     if logits is not None:
         logits, labels = check_scores(logits, labels, "logits")
         values = np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1)
+        # The argmax is that of the logits: where softmax saturates, several classes have 1.0.
         return values, logits.argmax(axis=-1) == labels
     probabilities, labels = check_scores(probabilities, labels, "probabilities")
     return probabilities.max(axis=-1), probabilities.argmax(axis=-1) == labels
@@ -169,6 +170,7 @@ def check_scores(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array
             raise ValueError(
                 f"probabilities must lie in [0, 1], got {scores.min():g} to {scores.max():g}."
             )
+        # The tolerance allows for probabilities that were computed or stored in half precision.
         if np.abs(scores.sum(axis=1, dtype=np.float64) - 1).max() > 1e-2:
             raise ValueError("probabilities must sum to one in every row.")
     return scores, labels
@@ -187,9 +189,10 @@ def check_seeds(
     """Confidence in [0, 1] and correctness as 0 and 1, both (N, S) of S seeds.
 
     Args:
-        confidence: (N, S), or (N,) of one seed; None with `scores`.
-        correct: In the same shape; None with `scores`.
-        scores: Of one seed, as for `check_confidence`.
+        confidence: Probability of the predicted class, (N, S), or (N,) of one seed; None with
+            `scores`.
+        correct: Whether each prediction is right, in the same shape; None with `scores`.
+        scores: Logits or probabilities of one seed, as for `check_confidence`.
     """
     if scores or confidence is None or correct is None:
         confidence, correct = top_class_of(confidence, correct, scores or {})

@@ -61,7 +61,7 @@ def binned_run(confidence: Array, correct: Array, bins: int) -> BinnedRun:
     confidence = confidence.astype(np.float64)
     gap = confidence - correct
     count = np.bincount(index, minlength=bins)
-    used = count > 1
+    used = count > 1  # a variance needs two images
     fewer = np.maximum(count - 1, 1)
 
     mean = np.where(used, np.bincount(index, gap, minlength=bins) / np.maximum(count, 1), 0.0)
@@ -96,7 +96,7 @@ def influence(runs: Sequence[BinnedRun], weights: Sequence[float]) -> Array:
     """Influence of each image on Σ_runs w D: ψ_i = Σ_runs w (2 γ_b r_i + γ_b²), (N,).
 
     Args:
-        runs: Of the same N images.
+        runs: Runs on the same N images.
         weights: Weight w of each run, such as −1/S and 1/S for a difference of two methods.
     """
     total = np.zeros(len(runs[0].index))
@@ -118,7 +118,7 @@ def null_variance(runs: Sequence[BinnedRun], weights: Sequence[float]) -> float:
     variance M that a calibrated run would have. If H̄ is 0, H = M̄ Σ w².
 
     Args:
-        runs: Of the same N images.
+        runs: Runs on the same N images.
         weights: Weight w of each run.
     """
     scaled = []  # ρ of each run, (N,)
@@ -129,7 +129,8 @@ def null_variance(runs: Sequence[BinnedRun], weights: Sequence[float]) -> float:
     total = 0.0
     alone = []
     for k, run in enumerate(runs):
-        # A run against itself: only the diagonal of the table is not 0.
+        # A run against itself: only the diagonal of the table is not 0. The squares are subtracted
+        # because D has products of different images only, which is what makes it unbiased.
         squares = scaled[k] ** 2
         by_bin = np.bincount(run.index, squares, minlength=run.bins)
         term = float((by_bin**2).sum() - (squares**2).sum())

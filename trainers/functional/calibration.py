@@ -278,6 +278,8 @@ def smooth_ece(
     share = position - left
     grid = np.bincount(left, gap * (1 - share), minlength=GRID)
     grid = grid + np.bincount(left + 1, gap * share, minlength=GRID)
+    # The even extension has period 2, so its k-th coefficient belongs to cos(π k x). A Gaussian of
+    # width σ multiplies that coefficient by exp(−(π k σ)² / 2).
     wave = np.fft.rfft(np.concatenate([grid, grid[::-1]]))
     damping = (np.pi * np.arange(GRID + 1)) ** 2 / 2
 
@@ -286,7 +288,7 @@ def smooth_ece(
 
     low = 0.001
     high = 1.0
-    for _ in range(20):
+    for _ in range(20):  # halvings: σ is known to 1e-6
         middle = (low + high) / 2
         if error(middle) > middle:
             low = middle
@@ -420,10 +422,10 @@ def classwise_ece(
     """(1 / K) Σ_k ECE of the probability of class k against membership of that class.
 
     Args:
-        probabilities: Of all classes, rows sum to 1, (N, K).
+        probabilities: Probabilities of all classes, (N, K); each row sums to 1.
         labels: True class of each sample, (N,).
         bins: Number of bins of equal width.
-        logits: In place of probabilities, (N, K).
+        logits: Logits of all classes, in place of probabilities, (N, K).
 
     Example:
         >>> round(classwise_ece([[0.9, 0.1], [0.2, 0.8]], [0, 1], bins=10), 3)
@@ -446,7 +448,7 @@ def top_class(
     Args:
         logits: (N, K).
         labels: True class of each sample, (N,).
-        probabilities: In place of logits, (N, K).
+        probabilities: Probabilities of all classes, in place of logits, (N, K).
 
     Returns:
         The largest softmax probability, (N,), and whether its class is the true one, (N,).

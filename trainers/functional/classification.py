@@ -114,8 +114,8 @@ def balanced_accuracy(
     Args:
         predictions: Predicted class of each sample, (N,).
         labels: True class of each sample, (N,).
-        logits: In place of predictions, (N, K).
-        probabilities: In place of predictions, rows sum to 1, (N, K).
+        logits: Logits, in place of predictions, (N, K).
+        probabilities: Probabilities, in place of predictions; rows sum to 1, (N, K).
 
     Returns:
         A fraction from 0 to 1.
@@ -141,8 +141,8 @@ def macro_f1(
     Args:
         predictions: Predicted class of each sample, (N,).
         labels: True class of each sample, (N,).
-        logits: In place of predictions, (N, K).
-        probabilities: In place of predictions, rows sum to 1, (N, K).
+        logits: Logits, in place of predictions, (N, K).
+        probabilities: Probabilities, in place of predictions; rows sum to 1, (N, K).
 
     Returns:
         A fraction from 0 to 1.

@@ -14,8 +14,8 @@ import numpy as np
 from .arrays import Array, ArrayLike, check_scores, log_softmax
 from .intervals import Interval, mean_interval, wilson
 
-PENALTY = 0.001  # of RAPS, per rank
-FREE = 1  # ranks without a penalty
+PENALTY = 0.001  # that RAPS adds to a score for each rank after the first FREE ones
+FREE = 1
 KINDS = ("LAC", "APS", "RAPS")
 
 
@@ -81,6 +81,7 @@ def threshold(true_scores: Array, alpha: float) -> float:
         >>> threshold(np.arange(1, 20) / 20, 0.1)     # the 18th of 19
         0.9
     """
+    # In floating point a product such as (n + 1)(1 − α) = 9 may come out slightly above 9.
     rank = math.ceil((len(true_scores) + 1) * (1 - alpha) - 1e-9)
     if rank > len(true_scores):
         return math.inf
@@ -94,12 +95,14 @@ def halves(labels: Array, seed: int) -> Array:
 
     Args:
         labels: True class of each image, (N,).
-        seed: Of the draw.
+        seed: Seed of the random draw.
 
     Returns:
         Whether each image is in that half, (N,).
     """
     rng = np.random.default_rng(seed)
+    # Shuffled, then sorted by class: every second image is a random half of each class. The start
+    # is random, so that either half may have the additional image of an odd number.
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     chosen = np.zeros(len(labels), dtype=bool)
@@ -117,7 +120,7 @@ def conformal(
         labels: True class of each image, (N,).
         kind: One of `KINDS`.
         alpha: Share of sets that may miss the truth.
-        seed: Of the halves and of the random shares.
+        seed: Seed of the split into halves and of the random shares.
 
     Example:
         >>> sets = conformal(np.eye(4)[[0, 1, 2, 3] * 50] * 9, [0, 1, 2, 3] * 50, "LAC")
@@ -132,7 +135,7 @@ def conformal(
     if len(labels) < 2:
         raise ValueError("Two samples at least are needed, one for each half.")
     chosen = halves(labels, seed)
-    uniform = np.random.default_rng([seed, 1]).uniform(size=len(labels))
+    uniform = np.random.default_rng([seed, 1]).uniform(size=len(labels))  # not the halves' stream
     score = scores(np.exp(log_softmax(logits)), uniform, kind)
     true_score = score[np.arange(len(labels)), labels]
     limit = threshold(true_score[chosen], alpha)

@@ -144,7 +144,7 @@ class Group:
 
         Args:
             values: One per image of a data set of this group, (N_d,).
-            position: Of the data set in `sets`.
+            position: Position of the data set in `sets`.
 
         Returns:
             The sums, (clusters,).
@@ -285,7 +285,7 @@ def clustered_mean(values: Sequence[Array], groups: Sequence[Group]) -> Clustere
 
     Args:
         values: For each data set one value per image, (N_d,), N_d at least 2.
-        groups: Of `make_groups`.
+        groups: The groups of data sets that share images, from `make_groups`.
 
     Example:
         >>> mean = clustered_mean([np.array([1.0, 2.0, 3.0, 6.0])], make_groups([4]))
@@ -311,7 +311,7 @@ def satterthwaite(parts: Array, groups: Sequence[Group]) -> float:
 
     Args:
         parts: Variance that comes from each group, (groups,).
-        groups: Of at least two clusters each.
+        groups: The groups; each has at least two clusters.
 
     Example:
         >>> round(satterthwaite(np.array([2.0, 2.0]), make_groups([11, 11])), 6)
@@ -336,10 +336,10 @@ def estimate(
 
     Args:
         value: A difference of fractions.
-        variance: Of the value.
+        variance: Variance of the value.
         dof: Degrees of freedom of the variance.
         units: Number of independent units (clusters).
-        correction: For continuity; 0 for values that are continuous.
+        correction: Continuity correction; 0 for values that are continuous.
 
     Example:
         >>> difference = estimate(0.05, 0.0004, dof=100, units=101)
@@ -359,10 +359,10 @@ def mean_p_value(
 
     Args:
         value: A difference of fractions.
-        variance: Of the value.
+        variance: Variance of the value.
         dof: Degrees of freedom of the variance.
         units: Number of independent units (clusters).
-        correction: For continuity; 0 for values that are continuous.
+        correction: Continuity correction; 0 for values that are continuous.
     """
     smallest = 2.0 ** (1 - units)
     distance = max(0.0, abs(value) - correction)

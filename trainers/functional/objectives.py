@@ -35,7 +35,7 @@ def confident_views(logits: Tensor, share: float) -> Tensor:
 
     Args:
         logits: (..., V, K).
-        share: Of the views, above 0 and at most 1.
+        share: Share of the views to select, above 0 and at most 1.
 
     Returns:
         (..., n), the most confident view first.
@@ -61,6 +61,7 @@ def marginal_entropy(logits: Tensor) -> Tensor:
     """
     log_p = logits.log_softmax(-1)
     mean_log_p = log_p.logsumexp(-2) - torch.log(torch.tensor(float(logits.shape[-2])))
+    # A class of probability 0 in all views has −inf, and 0 · (−inf) would be NaN.
     mean_log_p = mean_log_p.clamp(min=torch.finfo(mean_log_p.dtype).min)
     return -(mean_log_p.exp() * mean_log_p).sum(-1)
 
@@ -250,7 +251,7 @@ def semantic_separation(
 
     Args:
         text: T, (..., K, d). A single class has no pairs: 0.
-        percentile: Of the rescaled cosines, from 0 to 100.
+        percentile: Which percentile of the rescaled cosines, from 0 to 100.
         normalisation: How cosines are rescaled, see `rescale`.
         statistics: Through which of them gradients flow, which the paper does not say: none
             (`detached`), minimum and maximum (`flow`), or δ as well (`flow_delta`).
@@ -264,9 +265,10 @@ def semantic_separation(
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
     if statistics == "detached" and not fits_at_once(text.shape[-2]):
+        # One episode at a time: with so many classes several would not fit into memory.
         episodes = text.reshape(-1, *text.shape[-2:])
-        each = [separation_by_rows(episode, percentile, normalisation) for episode in episodes]
-        return torch.stack(each).view(text.shape[:-2])
+        losses = [separation_by_rows(episode, percentile, normalisation) for episode in episodes]
+        return torch.stack(losses).view(text.shape[:-2])
     similarity = pair_similarities(text)
     source = similarity.detach() if statistics == "detached" else similarity
     low = source.amin(-1, keepdim=True)
@@ -285,7 +287,7 @@ def separation_by_rows(text: Tensor, percentile: float, normalisation: str) -> T
 
     Args:
         text: T, (K, d).
-        percentile: Of the rescaled cosines, from 0 to 100.
+        percentile: Which percentile of the rescaled cosines, from 0 to 100.
         normalisation: How cosines are rescaled, see `rescale`.
     """
     cosines = packed_similarities(text)
@@ -369,8 +371,8 @@ def class_logits(images: Tensor, text: Tensor, scale: Tensor | float) -> Tensor:
         [[100.0, 0.0]]
     """
     if isinstance(scale, Tensor) and scale.dim():
-        return scale * (images @ text.mT)
-    return scale * images @ text.mT
+        return scale * (images @ text.mT)  # one factor per class: it multiplies columns
+    return scale * images @ text.mT  # from left to right, as in CLIP's own code
 
 
 def unit(features: Tensor) -> Tensor:
@@ -393,7 +395,7 @@ def rows_at_once(classes: int) -> int:
 
 
 def fits_at_once(classes: int) -> bool:
-    """Whether all of S is."""
+    """Whether all rows of S are computed together."""
     return rows_at_once(classes) >= classes
 
 
@@ -415,6 +417,7 @@ def by_rows(text: Tensor, of_rows: Callable[[Tensor, int], Tensor]) -> Tensor:
     size = rows_at_once(classes)
     parts = []
     for start in range(0, classes, size):
+        # Autograd keeps no block: `checkpoint` computes it again in the backward pass.
         parts.append(
             checkpoint(block, text, start, min(start + size, classes), use_reentrant=False)
         )

@@ -22,7 +22,9 @@ CELLS = 32  # of log τ at first
 PIECES = 4  # that one cell is cut into in each round
 ROUNDS = 32  # of cutting; tests show how close to the minimum they get
 AT_ONCE = 11  # temperatures per block, to save memory
-NUMBERS_ON_CPU = 1 << 19  # of doubles in one block; a core's cache holds as many
+# Doubles in one block of `StrongViews.temperatures`: as many as a core's cache holds, or a GPU's
+# memory without trouble (256 MB).
+NUMBERS_ON_CPU = 1 << 19
 NUMBERS_ON_GPU = 1 << 25
 NEWTON_STEPS = 100  # of fitting a temperature; five to ten are usual
 SAME = 1e-12  # misfits whose relative difference is less are equal
@@ -40,8 +42,8 @@ def fit_temperature(
     Args:
         logits: (N, K).
         labels: True class of each image, (N,).
-        bounds: Of T. If the NLL has no minimum, as when every prediction is right, the result is
-            the nearer bound.
+        bounds: Range of T. If the NLL has no minimum, as when every prediction is right, the
+            result is the nearer bound.
 
     Example:
         >>> logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1], [0.1, 0.9]])
@@ -84,7 +86,7 @@ def cross_fit_temperature(
     Args:
         logits: (N, K).
         labels: True class of each image, (N,).
-        seed: Of the halves.
+        seed: Seed of the random split into halves.
 
     Returns:
         The scaled logits, (N, K), and both temperatures.
@@ -110,7 +112,7 @@ def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
 
     Args:
         logits: After tuning, (..., K).
-        zero_shot_logits: Of the same samples before tuning, (..., K).
+        zero_shot_logits: Logits of the same samples before tuning, (..., K).
 
     Returns:
         Logits of the same shape, in the input's precision, at least fp32: a tensor for a tensor,
@@ -136,8 +138,8 @@ def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
     low0 = z0.amin(-1, keepdim=True)
     span0 = z0.amax(-1, keepdim=True) - low0
     tiny = torch.finfo(torch.float64).tiny
-    unit = torch.where(span > 0, (z - low) / span.clamp_min(tiny), 0.5)
-    scaled = (unit * span0 + low0).to(dtype)
+    position = torch.where(span > 0, (z - low) / span.clamp_min(tiny), 0.5)  # from 0 to 1
+    scaled = (position * span0 + low0).to(dtype)
     # Rounding may merge the two highest logits; then the winner is raised to the next
     # floating-point number.
     winner = z.argmax(-1, keepdim=True)
@@ -170,14 +172,14 @@ def confidence_at(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def strong_views(logits: Tensor, share: float = 0.1) -> Tensor:
-    """The strongly augmented views that CoTS uses: those of lowest entropy among all but the plain
-    one, view 0.
+    """Selects the augmented views of lowest entropy, which CoTS calls strong. View 0 is the plain
+    one and never among them.
 
     The paper's Algorithm 1 uses their indices among the others as indices among all.
 
     Args:
-        logits: Of all views, (B, V, K).
-        share: Of the views, from 0 to 1; at least one view is used.
+        logits: Logits of all views, (B, V, K).
+        share: Share of the views to use, from 0 to 1; at least one view is used.
 
     Returns:
         Indices of views, (B, n).
@@ -196,7 +198,7 @@ def consistent_temperature(adapted: Tensor, before: Tensor) -> Tensor:
 
     Args:
         adapted: Logits of the strong views after adaptation, (B, n, K).
-        before: Those before it, (B, n, K).
+        before: Logits of the same views before adaptation, (B, n, K).
 
     Returns:
         τ (B,) in double precision.
@@ -219,7 +221,7 @@ def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor
     minimum is dropped, and as cells shrink, the bound rises to the least value found.
 
     Args:
-        logits: Of views, (B, n, K).
+        logits: Logits of the views, (B, n, K).
         target: The confidence that each view should have, (B, n).
 
     Returns:
@@ -237,7 +239,7 @@ def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor
     low = gaps.new_empty(len(gaps), 0)
     high = low
     bound = low
-    for _ in range(ROUNDS + 1):
+    for _ in range(ROUNDS + 1):  # the first one evaluates the whole range, before any cut
         misfit, below = misfit_and_bounds(gaps, target, edges)
         least_at_edges, edge = misfit.min(-1, keepdim=True)
         is_better = least_at_edges[:, 0] < least * (1 - SAME)
@@ -304,10 +306,10 @@ class StrongViews(NamedTuple):
 
         Args:
             before: Logits of all views before adaptation, (B, V, K).
-            adapted: Those after it; the same tensor if adaptation changed nothing.
+            adapted: Logits after adaptation; the same tensor if it changed nothing.
 
         Returns:
-            None if there is one view only, which has no strong views beside it.
+            The strong views; None if each image has the plain view only.
         """
         if before.shape[1] == 1:
             return None
@@ -319,7 +321,7 @@ class StrongViews(NamedTuple):
 
     @classmethod
     def join(cls, batches: Sequence[StrongViews]) -> StrongViews:
-        """Those of several batches as one."""
+        """The strong views of several batches as one object."""
         adapted = torch.cat([batch.adapted for batch in batches])
         if all(batch.adapted is batch.before for batch in batches):
             return cls(adapted, adapted)
@@ -328,8 +330,8 @@ class StrongViews(NamedTuple):
     def temperatures(self) -> Tensor:
         """CoTS's τ (B,), in double precision; 1 where adaptation changed nothing.
 
-        The search has two thousand small steps, whose number does not depend on that of the images.
-        So it is for many images at once, as far as memory allows.
+        The search is two thousand small tensor operations, whatever the number of images. It is
+        therefore made for as many images at once as memory allows.
         """
         images, views, classes = self.adapted.shape
         if self.adapted is self.before:
@@ -345,10 +347,11 @@ class StrongViews(NamedTuple):
         return torch.cat(temperatures)
 
     def columns(self) -> dict[str, Tensor]:
-        """What is stored of each image: τ (B,), and the mean log-prediction at τ (B, K).
+        """The columns that a run stores: τ (B,), and the logarithm of the mean prediction at τ
+        (B, K).
 
-        The confidences of the strong views before and after would not be enough: τ depends on all
-        logits. So it is solved here: 4 + 2 K bytes per image.
+        τ depends on all logits of the strong views. A run solves for it, which takes 4 + 2 K bytes
+        per image, instead of storing these logits.
         """
         tau = self.temperatures()
         mean = (self.adapted / tau[:, None, None]).softmax(-1).mean(1)  # (B, K)
@@ -358,11 +361,14 @@ class StrongViews(NamedTuple):
 
 
 def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
-    """What CoTS and E-CoTS need to know of images, given their views' logits (B, V, K).
+    """The columns that a run stores for CoTS and E-CoTS.
 
     Args:
-        before: Logits before adaptation.
+        before: Logits of all views before adaptation, (B, V, K).
         adapted: Logits after it; the same tensor if it changed nothing.
+
+    Returns:
+        See `StrongViews.columns`; {} if each image has one view only.
     """
     strong = StrongViews.of(before, adapted)
     if strong is None:
@@ -395,7 +401,7 @@ def ecots(logits: ArrayLike, tau: ArrayLike, strong_log_p: ArrayLike, text: Arra
     adaptation; the paper does not say which.
 
     Args:
-        logits: Of the plain view, (N, K).
+        logits: Logits of the plain view, (N, K).
         tau: CoTS's temperature of each image, (N,).
         strong_log_p: Logarithm of the strong views' mean prediction at τ, (N, K).
         text: Unit class features, (K, d).
@@ -432,8 +438,8 @@ def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array
     The other classes share the rest of the probability evenly.
 
     Args:
-        logits: Of the method, (N, K).
-        zero_shot_logits: Of the same images, (N, K).
+        logits: Logits of the method, (N, K).
+        zero_shot_logits: Zero-shot logits of the same images, (N, K).
 
     Returns:
         Log-probabilities, (N, K).
@@ -455,8 +461,8 @@ def fixed_temperature(backbone: str, architecture: str = "") -> float:
     ResNets.
 
     Args:
-        backbone: Its name, which decides without an architecture.
-        architecture: Of the image tower, "resnet" or "transformer"; "" if it is not known.
+        backbone: Name of the backbone, which decides if `architecture` is "".
+        architecture: "resnet" or "transformer", of the image tower; "" if it is not known.
 
     Example:
         >>> fixed_temperature("RN50"), fixed_temperature("ViT-B/16")

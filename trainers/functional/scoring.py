@@ -16,9 +16,9 @@ def brier(
     """Mean over samples of Σ_k (p_k − y_k)², y the one-hot truth.
 
     Args:
-        probabilities: Of all classes, rows sum to 1, (N, K).
+        probabilities: Probabilities of all classes, (N, K); each row sums to 1.
         labels: True class of each sample, (N,).
-        logits: In place of probabilities, (N, K).
+        logits: Logits of all classes, in place of probabilities, (N, K).
 
     Returns:
         From 0 to 2.
@@ -35,7 +35,7 @@ def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
     """Σ_k (p_k − y_k)² of each sample.
 
     Args:
-        probabilities: Of all classes, rows sum to 1, (N, K).
+        probabilities: Probabilities of all classes, (N, K); each row sums to 1.
         labels: True class of each sample, (N,).
 
     Returns:
@@ -44,7 +44,7 @@ def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
     probabilities, labels = check_scores(probabilities, labels, "probabilities")
     p = probabilities.astype(np.float64)
     true = p[np.arange(len(labels)), labels]
-    return (p**2).sum(axis=1) - 2 * true + 1
+    return (p**2).sum(axis=1) - 2 * true + 1  # Σ (p_k − y_k)², multiplied out
 
 
 def nll(
@@ -53,12 +53,13 @@ def nll(
     """Mean over samples of −log p of the true class.
 
     Args:
-        logits: Of all classes, (N, K). From them it is finite where softmax saturates.
+        logits: Logits of all classes, (N, K).
         labels: True class of each sample, (N,).
-        probabilities: In place of logits, (N, K); infinite where the true class has 0.
+        probabilities: Probabilities of all classes, in place of logits, (N, K).
 
     Returns:
-        In nats, from 0.
+        In nats, from 0. It is finite with logits, even where softmax saturates. With probabilities
+        it is infinite if a true class has 0.
 
     Example:
         >>> round(nll([[0.0, 0.0]], [1]), 3)     # log 2
@@ -78,7 +79,7 @@ def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
     """−log p of each sample's true class.
 
     Args:
-        logits: Of all classes, (N, K).
+        logits: Logits of all classes, (N, K).
         labels: True class of each sample, (N,).
 
     Returns:

@@ -61,6 +61,7 @@ def auroc(
         return float("nan")
     _, tie, size = np.unique(confidence, return_inverse=True, return_counts=True)
     rank = (np.cumsum(size) - (size - 1) / 2)[tie]  # the mean rank of equal values
+    # Mann–Whitney's U: the number of pairs in which the correct sample ranks higher.
     above = rank[correct == 1].sum() - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
 
@@ -102,7 +103,7 @@ def selective(
     Args:
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
-        thresholds: Of the confidence, (T,).
+        thresholds: Thresholds of the confidence, (T,).
         scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Returns:
@@ -116,6 +117,7 @@ def selective(
     confidence, correct = check_confidence(confidence, correct, scores)
     thresholds = number_array(thresholds, "thresholds", ndim=1)
     order = np.argsort(confidence, kind="stable")
+    # In the precision of the confidences: 0.6 in fp32 is above 0.6 in double precision.
     first = np.searchsorted(confidence[order], thresholds.astype(confidence.dtype), side="right")
     above = len(order) - first
     right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[first]
@@ -143,7 +145,7 @@ def metric_difference(
     """Difference of a metric, second − first, of two methods on the same images, by t.
 
     Args:
-        first: Of the first method, such as `aurc_influence(confidence, correct)`.
+        first: Influence values of the first method, such as `aurc_influence(confidence, correct)`.
         second: The same metric of the second method, for the same images in the same order.
         images: Identity or group of each image, (N,); equal ones form a cluster.
 

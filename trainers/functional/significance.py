@@ -117,8 +117,8 @@ def compare_calibration(
     Args:
         first: For each data set `(confidence, correct)` of the first method, each (N, S) for S
             seeds on the same N images, or (N,).
-        second: The same of the second method, on the same images in the same order. The number of
-            seeds may differ.
+        second: The same for the second method, on the same images in the same order. The number
+            of seeds may differ.
         images: For each data set one identity per image: a list of hashable values, an array (N,),
             or an array (N, 16) of bytes. Equal identities form a cluster, within a data set (the
             images of a patient) and across data sets (one image under several corruptions).
@@ -192,7 +192,7 @@ def check_pairs(first: Sequence[Sample], second: Sequence[Sample]) -> list[Paire
 
     Args:
         first: For each data set `(confidence, correct)` of the first method, (N,) or (N, S).
-        second: The same of the second method.
+        second: The same for the second method.
 
     Raises:
         ValueError: The data sets or their numbers of images differ.
@@ -252,8 +252,8 @@ def compare_accuracy(sets: Sequence[PairedSet], groups: Sequence[Group]) -> Esti
     corrected χ² test up to O(1/n).
 
     Args:
-        sets: Of `check_pairs`.
-        groups: Which of them share images, of `make_groups`.
+        sets: The data sets, from `check_pairs`.
+        groups: Which of them share images, from `make_groups`.
     """
     largest = max(pair.images for pair in sets)
     seeds = 1
@@ -273,8 +273,8 @@ def level_of_one_set(mean_difference: ClusteredMean, mean_sum: ClusteredMean, un
     the other mean is.
 
     Args:
-        mean_difference: Of u.
-        mean_sum: Of v.
+        mean_difference: Mean of u.
+        mean_sum: Mean of v.
         units: Number of clusters of images.
     """
     p_values = []
@@ -291,7 +291,7 @@ def mean_covariance(
     Args:
         differences: For each data set the difference u of both gaps of each image, (N_d,).
         sums: For each data set their sum v, (N_d,).
-        groups: Which data sets share images, of `make_groups`.
+        groups: Which data sets share images, from `make_groups`.
 
     Returns:
         (2K, 2K).
@@ -352,6 +352,8 @@ def level_of_several_sets(means: Array, covariance: Array, dof: int, units: int)
 
 def _multiplier(eigenvalues: Array, coordinates: Array, target: float) -> float:
     """The x with Σ_j Λ_j η_j² / (1 + x Λ_j)² = target, by bisection: the sum falls in x."""
+    # A is indefinite, so the largest eigenvalue is above 0 and the smallest below. Between these
+    # poles every 1 + x Λ_j is above 0. 60 halvings reach double precision.
     low = -1 / float(eigenvalues.max())
     high = -1 / float(eigenvalues.min())
     for _ in range(60):
@@ -369,7 +371,7 @@ def sign_of_level(means: Array, covariance: Array) -> float:
 
     Args:
         means: (ū_1 … ū_K, v̄_1 … v̄_K), (2K,).
-        covariance: Of these means, (2K, 2K).
+        covariance: Covariance of these means, (2K, 2K).
     """
     count = len(means) // 2
     products = means[:count] * means[count:]
@@ -386,8 +388,8 @@ def compare_squared(sets: Sequence[PairedSet], groups: Sequence[Group], bins: in
     clusters of several images, V = P.
 
     Args:
-        sets: Of `check_pairs`.
-        groups: Which of them share images, of `make_groups`.
+        sets: The data sets, from `check_pairs`.
+        groups: Which of them share images, from `make_groups`.
         bins: Number of bins of equal width.
     """
     count = len(sets)
@@ -494,7 +496,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
 
     Args:
         first: Whether each image is right, 0 or 1, (N,).
-        second: The same of the other method.
+        second: The same for the other method.
 
     Example:
         >>> p = mcnemar([1, 1, 1, 1, 1, 0, 1], [0, 0, 0, 0, 0, 1, 1])     # 5 against 1: 2 · 7 / 64
@@ -563,12 +565,13 @@ def possible_equal_pairs(methods: int) -> set[int]:
         >>> sorted(possible_equal_pairs(5))
         [0, 1, 2, 3, 4, 6, 10]
     """
-    possible: list[set[int]] = [{0}]
+    possible: list[set[int]] = [{0}]  # S(0), S(1), …
     for total in range(1, methods + 1):
         numbers = set()
+        # A group of `equal` methods that are all equal, and the pairs among the others.
         for equal in range(1, total + 1):
-            for rest in possible[total - equal]:
-                numbers.add(equal * (equal - 1) // 2 + rest)
+            for pairs_of_others in possible[total - equal]:
+                numbers.add(equal * (equal - 1) // 2 + pairs_of_others)
         possible.append(numbers)
     return possible[methods]
 

@@ -135,6 +135,7 @@ def step_features(features: ArrayLike, weights: ArrayLike, step: float) -> Array
 
 
 def _square(matrix: ArrayLike) -> Array:
+    """The matrix in double precision; refuses one that is not K × K with K ≥ 2."""
     matrix = number_array(matrix, "similarity", ndim=2).astype(np.float64)
     if matrix.shape[0] != matrix.shape[1] or len(matrix) < 2:
         raise ValueError(f"similarity must be K×K with K ≥ 2, got shape {matrix.shape}.")
@@ -142,6 +143,7 @@ def _square(matrix: ArrayLike) -> Array:
 
 
 def _hollow(matrix: ArrayLike) -> Array:
+    """A copy of the matrix with a zero diagonal, for sums over k ≠ i."""
     matrix = _square(matrix).copy()
     np.fill_diagonal(matrix, 0.0)
     return matrix

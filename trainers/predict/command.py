@@ -1,4 +1,5 @@
-"""The predict command after its arguments are parsed: a user's own images as table, CSV and page.
+"""The predict command after its arguments are parsed: classifies a user's own images and writes a
+table, a CSV file and a page.
 """
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ def predict_images(args: argparse.Namespace) -> None:
     """Classifies the images with each of the trainers and writes what is asked for.
 
     Args:
-        args: Those of tools/predict.py.
+        args: Arguments of tools/predict.py.
     """
     trainers = known_trainers(args.trainer)
-    dataset_name = ""
     dataset = None
+    dataset_name = ""
     if args.dataset:
         dataset_name = registered_dataset(args.dataset)
         dataset = build_dataset(dataset_name, args.root)
@@ -46,7 +47,7 @@ def predict_images(args: argparse.Namespace) -> None:
     if warning:
         notes.append(warning)
 
-    model = None
+    model = None  # loaded once, for all methods
     methods: list[MethodPredictions] = []
     selected: list[list[dict]] = []  # views of each image, for the page
     order_notes: list[str] = []  # of online methods
@@ -65,6 +66,8 @@ def predict_images(args: argparse.Namespace) -> None:
         print(prediction_table(predictions, trainer, classnames, args.top))
         words = []
         if args.html:
+            # Before tuning the views are the same for all methods. The first method that selects
+            # any shows them.
             if not any(selected):
                 selected = [selected_views(adapter, path) for path in images]
             try:
@@ -73,18 +76,34 @@ def predict_images(args: argparse.Namespace) -> None:
                 words_note = f"{error}."
         methods.append(MethodPredictions(trainer, predictions, words))
 
-    setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views per "
-               f"image, seed {cfg.SEED}")
-    for line in (setting, *order_notes):
+    conditions = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views "
+                  f"per image, seed {cfg.SEED}")
+    for line in (conditions, *order_notes):
         print(line)
+    notes += [f"{conditions}.", *order_notes]
+    if words_note:
+        notes.append(words_note)
+    write_files(args, methods, classnames, selected, notes)
+
+
+def write_files(
+    args: argparse.Namespace, methods: Sequence[MethodPredictions], classnames: Sequence[str],
+    selected: Sequence[Sequence[dict]], notes: Sequence[str],
+) -> None:
+    """Writes the CSV file and the page that the command asks for.
+
+    Args:
+        args: Arguments of the command.
+        methods: The methods with their predictions.
+        classnames: Class names; the index is the label.
+        selected: For each image the views that are tuned on, see `selected_views`.
+        notes: Sentences above the images of the page.
+    """
     if args.csv:
         by_method = {method.trainer: method.predictions for method in methods}
         write_csv(args.csv, by_method, classnames, args.probabilities)
         print(f"written: {args.csv}")
     if args.html:
-        notes += [f"{setting}.", *order_notes]
-        if words_note:
-            notes.append(words_note)
         write_page(args.html, methods, classnames, selected, notes, max(args.top, 5))
         print(f"written: {args.html}")
 
@@ -103,7 +122,7 @@ def predict_all(images: Sequence[Path], adapter: Adapter, trainer: str) -> list[
     Args:
         images: Paths.
         adapter: The method.
-        trainer: Its name, for the progress bar.
+        trainer: Name of the method, for the progress bar.
     """
     is_long = len(images) >= SHORT
     predictions = predict(images, adapter)
@@ -116,9 +135,9 @@ def setting_pairs(args: argparse.Namespace, trainer: str, dataset: Dataset | Non
     As in a run: the data set's settings, then those of the flags, then the pairs of --opts.
 
     Args:
-        args: Of the command.
+        args: Arguments of the command.
         trainer: Name of the method.
-        dataset: Whose classes are predicted; None = they are given by name.
+        dataset: Data set whose classes are predicted; None = the classes are given by name.
     """
     pairs: list[object] = []
     augmix = "on"

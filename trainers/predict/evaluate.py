@@ -27,7 +27,7 @@ from ..vlm.numerics import fixed_numerics
 from ..vlm.openai_clip import CLIP
 from ..vlm.prompted_clip import LoadedModel
 
-IN_MEMORY = "model"  # the name of a backbone that has none
+IN_MEMORY = "model"  # what a run calls a backbone that has no name
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Evaluation:
         results: The content of results.json.
         predictions: The arrays of predictions.npz: `logits` and `zero_shot_logits` (N, K), `label`,
             `index` (N,) and others.
-        folder: Of the run; None if it was not kept.
+        folder: Folder of the run; None if it was not kept.
     """
 
     results: Mapping[str, Any]
@@ -100,7 +100,7 @@ def evaluate(
 
     Args:
         method: Name of the method, in any spelling.
-        model: From `load_clip`, or the name of a backbone.
+        model: A model from `load_clip`, or the name of a backbone.
         dataset: Name of a data set, or one from `build_dataset`.
         root: Folder of the data sets; None = the default, `data`, or that of a given data set.
         output: Folder of the run; None = a temporary one.
@@ -159,7 +159,7 @@ def configure(
 
     Args:
         method: Name of the trainer.
-        dataset: By name or as an object.
+        dataset: Registered name of the data set, or the data set itself.
         flags: KEY VALUE pairs that come before the options.
         pairs: The caller's settings as KEY VALUE pairs.
     """

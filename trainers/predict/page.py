@@ -34,9 +34,9 @@ class MethodPredictions:
     """What a method gives for each image.
 
     Attributes:
-        trainer: Its registered name.
+        trainer: Registered name of the method.
         predictions: One per image.
-        words: Its tuned contexts as words, one list per image; empty for methods that tune none.
+        words: Tuned contexts as words, one list per image; empty for methods that tune none.
     """
 
     trainer: str
@@ -57,7 +57,7 @@ def write_page(
     Args:
         path: The file.
         methods: The methods side by side.
-        classnames: By label.
+        classnames: Class names; the index is the label.
         selected: For each image the views that are tuned on, from `selected_views`.
         notes: Sentences above the images.
         top: How many classes of each method are in an image's table.
@@ -82,10 +82,10 @@ def image_section(
     """What the template needs of one image; see `write_page`.
 
     Args:
-        number: Of the image, from 0.
+        number: Number of the image, from 0.
         methods: The methods side by side.
-        classnames: By label.
-        views: Those that are tuned on, from `selected_views`.
+        classnames: Class names; the index is the label.
+        views: The views that are tuned on, from `selected_views`.
         top: How many classes of each method are in the table.
     """
     predictions = []
@@ -125,7 +125,7 @@ def class_rows(
 
     Args:
         predictions: The methods, each with its prediction of the image.
-        classnames: By label.
+        classnames: Class names; the index is the label.
         top: How many classes of each method.
 
     Returns:
@@ -183,7 +183,7 @@ def selected_views(adapter: Adapter, path: Path) -> list[dict]:
 
     Args:
         adapter: The method.
-        path: Of the image.
+        path: Path of the image.
 
     Returns:
         Rows for the template.

@@ -29,10 +29,10 @@ class Prediction:
     """The prediction of one image.
 
     Attributes:
-        path: Of the image.
+        path: Path of the image.
         before: Logits before tuning, (K,).
         after: Logits of the method, (K,).
-        with_sals: Those, scaled back to the range of `before`, (K,).
+        with_sals: `after`, rescaled by SaLS to the range of `before`, (K,).
         failed: Tuning gave no finite result, so `after` is `before`.
         context: Tuned context (n_ctx, width), of the predicted class if there is one per class;
             None for methods that tune none.
@@ -89,7 +89,15 @@ def find_images(paths: Sequence[Path], recursive: bool = False) -> list[Path]:
 
 @reading()
 def images_of_folder(folder: Path, recursive: bool) -> list[Path]:
-    """The images in a folder by path, at least one."""
+    """The images in a folder, sorted by path.
+
+    Args:
+        folder: The folder. Files that are no readable images are skipped with a warning.
+        recursive: Whether folders in it are searched too; otherwise they are named in warnings.
+
+    Raises:
+        DataError: The folder has no image.
+    """
     if recursive:
         entries = [Path(path) for path in files_below(folder)]
     else:
@@ -134,10 +142,12 @@ def predict(paths: Sequence[Path], adapter: Adapter) -> Iterator[Prediction]:
     are its stream.
 
     Args:
-        paths: Of the images.
+        paths: Paths of the images.
         adapter: The method.
     """
     for batch in batched(paths, AT_ONCE):
+        # The index seeds the random views. One index for all: the views of an image do not depend
+        # on its place in the list.
         adapted = adapter(batch, index=[0] * len(batch))
         before = adapted.zero_shot_logits.float().cpu()
         after = adapted.logits.float().cpu()

@@ -25,7 +25,7 @@ def prediction_table(
     Args:
         predictions: One for each image.
         trainer: Name of the method.
-        classnames: By label.
+        classnames: Class names; the index is the label.
         top: How many classes of each image.
     """
     count = min(top, len(classnames))
@@ -69,8 +69,8 @@ def write_csv(
 
     Args:
         path: The file.
-        predictions: Of the images, by method.
-        classnames: By label.
+        predictions: Predictions for the images, by method.
+        classnames: Class names; the index is the label.
         all_probabilities: Whether the probability of every class is written too, in columns such
             as `SoC_probability_cat`.
     """
@@ -125,4 +125,5 @@ def columns_of(
 
 
 def numbers(values: torch.Tensor) -> list[str]:
+    """Numbers as text with six decimals."""
     return [f"{value:.6f}" for value in values.tolist()]

@@ -17,9 +17,11 @@ from .sentences import PROMPT, backbone_words, joined_with_and
 from .zero_shot import untuned_prompts, zero_shot_parts
 
 DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
-# Which `method.stream` states too
+# Settings that the field `method.stream` of a record states too
 STREAM_SETTINGS = ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET")
-Place = tuple[str, str, Column]  # method, protocol of a learnt prompt and images of a run
+# Method, protocol of a learnt prompt, and images: what runs with several values of a swept setting
+# have in common.
+Setup = tuple[str, str, Column]
 DEFAULT = "the default"  # stands for a setting that a record does not list as changed
 
 
@@ -28,7 +30,7 @@ class BackboneRuns:
     """The runs with the same weights.
 
     Attributes:
-        label: Of the backbone.
+        label: Name of the backbone in tables.
         runs: Measured runs, in the order of papers.
     """
 
@@ -160,7 +162,7 @@ def differences_from_main(
     """The swept settings in which each run differs from the main table.
 
     Args:
-        runs: Those of a backbone.
+        runs: Runs with one backbone.
         keys: The swept settings.
         column_of: The set of images of each run, by the id() of the run.
 
@@ -170,10 +172,10 @@ def differences_from_main(
     main_values = {key: main_values_of(key, runs, column_of) for key in keys}
     differing: dict[int, set[str]] = {}
     for measured in runs:
-        place = place_of(measured, column_of)
+        setup = setup_of(measured, column_of)
         of_run = set()
         for key in keys:
-            if given_value(key, measured) != main_values[key][place]:
+            if value_text(key, measured) != main_values[key][setup]:
                 of_run.add(key)
         if "TEST.ORDER" in of_run:
             # Only a correlated order has a correlation: it does not differ in a second setting.
@@ -183,13 +185,15 @@ def differences_from_main(
 
 
 def swept_keys(runs: Sequence[Measured]) -> list[str]:
-    """Settings in which two runs of one place differ, and nothing else does."""
+    """The settings that were swept: two runs of one method on the same images differ in them alone.
+    """
     _, column_of = make_columns(runs)
-    places: dict[Place, list[Measured]] = {}
+    by_setup: dict[Setup, list[Measured]] = {}
     for measured in runs:
-        places.setdefault(place_of(measured, column_of), []).append(measured)
+        by_setup.setdefault(setup_of(measured, column_of), []).append(measured)
     keys: set[str] = set()
-    for members in places.values():
+    for members in by_setup.values():
+        # One run of each row: its seeds have the same settings.
         firsts = [group[0] for group in group_records(members, "row", record_of)]
         for number, first in enumerate(firsts):
             for second in firsts[number + 1 :]:
@@ -210,15 +214,15 @@ def differing_settings(first: Measured, second: Measured) -> set[str]:
     return set() if others else settings
 
 
-def given_value(key: str, measured: Measured) -> str:
-    """The value of a setting that a run was given, as text; that of a default is one for all.
+def value_text(key: str, measured: Measured) -> str:
+    """The value of a setting in a run, as text.
 
     Args:
-        key: Of the setting.
+        key: Key of the setting.
         measured: The run.
 
     Returns:
-        JSON, or `DEFAULT`.
+        JSON if the run changed the setting, otherwise `DEFAULT`.
     """
     record = measured.record
     if key in record.changed:
@@ -226,8 +230,8 @@ def given_value(key: str, measured: Measured) -> str:
     return DEFAULT
 
 
-def place_of(measured: Measured, column_of: dict[int, Column]) -> Place:
-    """Where a run may be one of several that differ in a setting.
+def setup_of(measured: Measured, column_of: dict[int, Column]) -> Setup:
+    """Method, prompt and images of a run.
 
     Args:
         measured: The run.
@@ -238,53 +242,59 @@ def place_of(measured: Measured, column_of: dict[int, Column]) -> Place:
 
 def main_values_of(
     key: str, runs: Sequence[Measured], column_of: dict[int, Column],
-) -> dict[Place, str]:
-    """For each place the value of a swept setting in the main table.
+) -> dict[Setup, str]:
+    """For each setup the value of a swept setting that the main table shows.
 
-    It is the default one if it occurs there, otherwise the one that most runs of the method have.
+    It is the default one if a run has it, otherwise the one that most runs of the method have.
 
     Args:
-        key: Of the setting.
-        runs: Those of a backbone.
+        key: Key of the setting.
+        runs: Runs with one backbone.
         column_of: The set of images of each run, by the id() of the run.
 
     Returns:
         Values as JSON text, or `DEFAULT`.
     """
-    by_place: dict[Place, list[str]] = {}
+    by_setup: dict[Setup, list[str]] = {}
     by_method: dict[str, Counter[str]] = {}
     for measured in runs:
-        value = given_value(key, measured)
-        by_place.setdefault(place_of(measured, column_of), []).append(value)
+        value = value_text(key, measured)
+        by_setup.setdefault(setup_of(measured, column_of), []).append(value)
         by_method.setdefault(measured.run.trainer, Counter())[value] += 1
     chosen = {}
-    for place, values in by_place.items():
+    for setup, values in by_setup.items():
         if DEFAULT in values:
-            chosen[place] = DEFAULT
+            chosen[setup] = DEFAULT
         else:
-            frequency = by_method[place[0]]
-            chosen[place] = max(values, key=lambda value: frequency[value])
+            method, _, _ = setup
+            frequency = by_method[method]
+            chosen[setup] = max(values, key=lambda value: frequency[value])
     return chosen
 
 
 def on_swept_columns(
     key: str, runs: Sequence[Measured], column_of: dict[int, Column],
 ) -> list[Measured]:
-    """The runs from a prompt and on images that have several values of one method.
+    """The runs whose prompt and images occur with several values of the setting in one method.
 
     Args:
-        key: Of a swept setting.
-        runs: Those of a backbone.
+        key: Key of a swept setting.
+        runs: Runs with one backbone.
         column_of: The set of images of each run, by the id() of the run.
     """
-    values: dict[Place, set[str]] = {}
+    values: dict[Setup, set[str]] = {}
     for measured in runs:
-        values.setdefault(place_of(measured, column_of), set()).add(given_value(key, measured))
+        values.setdefault(setup_of(measured, column_of), set()).add(value_text(key, measured))
     swept = set()
-    for (_, protocol, column), place_values in values.items():
-        if len(place_values) > 1:
+    for (_, protocol, column), setup_values in values.items():
+        if len(setup_values) > 1:
             swept.add((protocol, column))
-    return [measured for measured in runs if place_of(measured, column_of)[1:] in swept]
+    on_swept = []
+    for measured in runs:
+        _, protocol, column = setup_of(measured, column_of)
+        if (protocol, column) in swept:
+            on_swept.append(measured)
+    return on_swept
 
 
 def sweep_words(sweep: Sweep) -> str:

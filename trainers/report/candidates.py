@@ -26,7 +26,7 @@ class Candidates:
     """The runs of one method that differ in one setting.
 
     Attributes:
-        method: Its name.
+        method: Name of the method.
         key: The setting.
         label: The method, and its other settings that are not defaults.
         cells: For each data set the test runs by value.
@@ -48,8 +48,8 @@ def refers_to(name: str, key: str) -> bool:
     """Whether a user's name means a setting: its key, the last part of it, λ or δ, in any case.
 
     Args:
-        name: As the user writes it, such as `lambda` or `TRAINER.SOC.LAMBDA`.
-        key: Of the setting.
+        name: The setting as the user writes it, such as `lambda` or `TRAINER.SOC.LAMBDA`.
+        key: Key of the setting.
     """
     wanted = SHORT_NAMES.get(name, name).upper()
     return wanted in (key.upper(), key.upper().rpartition(".")[2])
@@ -79,8 +79,8 @@ def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
     """The runs that differ in one setting only, where a data set has several values.
 
     Args:
-        runs: Those of a backbone.
-        key: Of the setting.
+        runs: Runs with one backbone.
+        key: Key of the setting.
     """
     _, column_of = make_columns(runs)
     candidates = []
@@ -136,6 +136,7 @@ def comparable_values(
         # The same run in two folders is told below the main table.
         layers += [(text, layer) for layer in layers_of_cell(runs, [])]
     layers.sort(key=lambda item: -len(item[1]))
+    # Each layer joins the first group that it agrees with and that lacks its value.
     groups: list[dict[str, list[Measured]]] = []
     for text, layer in layers:
         for group in groups:
@@ -170,7 +171,7 @@ def without_failed(
     """The values whose runs may be ranked: predictions that are not the method's choose nothing.
 
     Args:
-        by_value: For each value the runs by seed.
+        by_value: For each value its runs, by seed.
         key: The setting.
         where: Method and data set, for the note.
         notes: Gets a note on the values that are left out.
@@ -198,7 +199,7 @@ def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
     Args:
         first: The record of one run.
         second: The record of the other.
-        key: Of the setting.
+        key: Key of the setting.
     """
     difference = first.difference(second, "choice", without=key)
     return all(None in values for values in difference.values())
@@ -220,9 +221,11 @@ def cells_by_dataset(
         The runs by column. Data sets with a single value, or without a common seed, are left out.
     """
     chosen: dict[str, tuple[Column, Cell]] = {}
+    # In ascending order, so that the column with most values replaces the others of its data set.
     for column, by_value in sorted(by_column.items(), key=lambda item: (len(item[1]), item[0].n)):
         if len(by_value) < 2:
             continue
+        # A value with more seeds than another would be compared on other runs.
         seeds = set.intersection(*(set(by_seed) for by_seed in by_value.values()))
         if not seeds:
             notes.append(

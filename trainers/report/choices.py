@@ -1,4 +1,4 @@
-"""Swept settings without the test labels of a data set.
+"""Tables of swept settings whose values are chosen without the test labels of a data set.
 
 A value is chosen on validation images of the data set, or on the other data sets, and is shown next
 to the best one in hindsight.
@@ -89,7 +89,7 @@ class Chooser:
         Args:
             validation: The runs on validation images.
             criterion: The metric by which values are chosen.
-            bins: Of ECE and its like.
+            bins: Number of bins of ECE, ACE and MCE.
         """
         self.criterion = criterion
         self.sign = -1 if METRICS[criterion].higher_is_better else 1
@@ -109,10 +109,10 @@ class Chooser:
                 "validation": self.validation_scores.of(candidates, column),
             }
             for rule, by_value in scores.items():
-                if by_value:  # of equal ones the first
+                if by_value:
                     best = min(self.sign * score for score in by_value.values())
                     equal = [value for value in by_value if self.sign * by_value[value] == best]
-                    chosen[rule][column] = equal[0]
+                    chosen[rule][column] = equal[0]  # of equally good values the first
                     self.note_tie(candidates, column, rule, equal)
             default = candidates.defaults.get(column, "")
             if default in cell:
@@ -151,13 +151,13 @@ class Chooser:
         Returns:
             The mean over seeds and data sets for each value, as fractions; empty without others.
         """
-        own_images = images_of(candidates.cells[column])
+        images = images_of(candidates.cells[column])
         others = []
         for other, cell in candidates.cells.items():
             if other is column:
                 continue
             other_images = images_of(cell)
-            if own_images is None or other_images is None or own_images.is_in(other_images).any():
+            if images is None or other_images is None or images.is_in(other_images).any():
                 self.notes.append(
                     f"{candidates.label}: {other.label} shares images with {column.label}, so it "
                     "does not count as another data set there."
@@ -205,8 +205,8 @@ def choice_table(
     Args:
         methods: The candidates of each method, all of one setting.
         chooser: Chooses the values.
-        name: Of the table.
-        title: Of the table.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
     """
     all_columns: set[Column] = set()
     for candidates in methods:
@@ -262,7 +262,7 @@ def value_entries(
     Args:
         candidates: The test runs.
         chosen: The value of each data set, as JSON text; a data set may lack one.
-        columns: Of the table.
+        columns: The columns of the table.
     """
     entries: list[Entry | None] = []
     for column in columns:
@@ -283,9 +283,9 @@ def result_entries(
     Args:
         candidates: The test runs.
         chosen: The value of each data set, as JSON text; a data set may lack one.
-        columns: Of the table.
-        averaged: Those of the columns that share no images with each other.
-        metric: By name.
+        columns: The columns of the table.
+        averaged: The columns that enter the average; they share no images.
+        metric: Name of the metric.
 
     Returns:
         An entry per column, None without a value. If several columns are averaged, their average is
@@ -327,9 +327,11 @@ def failed_notes(candidates: Candidates) -> list[str]:
         for value, runs in cell.items():
             for run in runs:
                 if run.flagged or run.skipped:
-                    shown = show_value(candidates.values[value])
-                    failed.append(f"{shown} on {column.label}, seed {run.seed}: {run.flagged:,} "
-                                  f"with their zero-shot prediction, {run.skipped:,} unreadable")
+                    value_words = show_value(candidates.values[value])
+                    failed.append(
+                        f"{value_words} on {column.label}, seed {run.seed}: {run.flagged:,} with "
+                        f"their zero-shot prediction, {run.skipped:,} unreadable"
+                    )
     if not failed:
         return []
     setting = setting_name(candidates.key)

@@ -48,7 +48,15 @@ MODULE = re.compile(r"[\w.]+")  # what `--plugin` takes
 
 @dataclass(frozen=True)
 class Report:
-    """What was found and where it was written."""
+    """The content of a report that was written.
+
+    Attributes:
+        tables: Tables, in the order of the page.
+        verdicts: A verdict for each table whose methods are ranked.
+        notes: Notes on the runs and on figures that could not be drawn.
+        figures: Names of the figures.
+        page: Path of report.html.
+    """
 
     tables: list[Table]
     verdicts: list[Verdict]
@@ -62,9 +70,9 @@ class MeasuredRuns:
     """The measured runs of a report.
 
     Attributes:
-        test: On test images, in the order of papers.
+        test: Runs on test images, in the order of papers.
         validation: Runs on validation images, by the test runs that they belong to.
-        notes: On runs that were left out.
+        notes: Notes on runs that were left out.
     """
 
     test: list[Measured]
@@ -77,10 +85,10 @@ class Additions:
     """What a command adds to a report.
 
     Attributes:
-        notes: To show before all others.
-        figures: To show before all others.
-        tables: To show before all others.
-        verdict: Replaces those of the tests.
+        notes: Notes to show before all others.
+        figures: Figures to show before all others.
+        tables: Tables to show before all others.
+        verdict: Shown in place of the verdicts of the tests; None keeps these.
         thumbnails: Where images of mistakes are looked for; None shows none.
     """
 
@@ -136,7 +144,12 @@ def report(
 
 
 def check_names(grids: Sequence[Grid], differences: Differences) -> None:
-    """Refuses a baseline, or a method of ours, that no row is named after."""
+    """Refuses a baseline, or a method given by --ours, that no row is named after.
+
+    Args:
+        grids: The tables.
+        differences: The names, as the user gave them.
+    """
     options = [("--ours", name) for name in differences.ours]
     if not differences.is_default:
         options.append(("--baseline", differences.baseline))
@@ -158,7 +171,7 @@ def write_report(
 
     Args:
         paths: Run folders, or folders that contain them.
-        out: Where it is written.
+        out: Folder in which the report is written.
         layout: Which tables and figures are made.
         demo: Whether runs on embedded data are shown if there are others.
         additions: What a command adds.
@@ -319,7 +332,13 @@ class GridTests:
 
 
 def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
-    """Tests the methods of each main table."""
+    """Tests the methods of each main table.
+
+    Args:
+        grids: Main tables and tables of swept settings. The latter are tested only where a layout
+            has its own tables.
+        layout: Names the baseline, and says whether methods are ranked.
+    """
     tests = []
     for grid in grids:
         if not layout.verdict or (grid.stated and not layout.tables):
@@ -330,7 +349,7 @@ def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
         baselines = baselines_of(grid, pair_tests.rows, layout)
         labels = [baseline.label for baseline in baselines.values()]
         label = joined_with_or(list(dict.fromkeys(labels)))
-        if len(pair_tests.rows) > 2:
+        if len(pair_tests.rows) > 2:  # the one pair of two rows is in the table of all pairs
             against = pair_tests.against(baselines)
         tests.append(GridTests(grid, pairs, against, label, judge(grid, pairs, against)))
     return tests
@@ -341,7 +360,7 @@ def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, R
 
     Args:
         grid: The runs of a backbone.
-        rows: Those of the grid that are compared.
+        rows: The rows of the grid that are compared.
         layout: Names the baseline.
     """
     options = Differences(layout.baseline, is_default=layout.differences.is_default)
@@ -360,8 +379,8 @@ def make_tables(
 
     Args:
         measured: The test runs.
-        grids: The same, arranged.
-        tests: Of each grid that is tested.
+        grids: The same runs, arranged.
+        tests: The tests of each grid that is tested.
         layout: Which tables are made.
     """
     if layout.tables:
@@ -400,8 +419,8 @@ def main_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
 
     Args:
         grid: The runs of a backbone with the main table's settings.
-        name: Of the first table; the others add a word.
-        layout: Whose published numbers are shown, and which differences.
+        name: Name of the first table; those of the others add a word.
+        layout: Says which published numbers and which differences are shown.
     """
     published = PublishedOptions(layout.published, layout.from_published)
     results = results_table(grid, name, f"Accuracy and ECE, {grid.heading}",
@@ -418,8 +437,8 @@ def further_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
 
     Args:
         grid: The runs of a backbone with the main table's settings.
-        name: Of the main table, to which these add a word.
-        layout: Whose published numbers are shown, and which metrics.
+        name: Name of the main table, to which the names of these tables add a word.
+        layout: Says which published numbers and which metrics are shown.
     """
     published = PublishedOptions(layout.published, layout.from_published)
     plain = replace(grid, notes=failure_notes(grid))  # the first table has the other notes
@@ -434,13 +453,23 @@ def further_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
 
 
 def published_options(layout: Layout, spec: TableSpec) -> PublishedOptions:
-    """Published rows are shown in the tables of an experiment that names some."""
+    """Which published rows a table shows: those of the layout's source if the table names any.
+
+    Args:
+        layout: Names the source.
+        spec: The table.
+    """
     source = layout.published if spec.published else ""
     return PublishedOptions(source, layout.from_published)
 
 
 def tables_of_tests(test: GridTests, name: str) -> list[Table]:
-    """Everything against the baseline, then all pairs."""
+    """Two tables of tests: every method against the baseline, and all pairs.
+
+    Args:
+        test: The tests of a grid. A table without any is left out.
+        name: Name of the table of pairs, to which that of the other adds a word.
+    """
     backbone = test.grid.heading
     tables = []
     title = f"Everything against {test.baseline} on the same images, {backbone}"
@@ -455,7 +484,7 @@ def tables_of_tests(test: GridTests, name: str) -> list[Table]:
 
 
 def finished_table(table: Table, layout: Layout) -> Table:
-    """A table with the layout's note. Every table of a demo says so, wherever it is copied to."""
+    """The table with the layout's note; a demo is named in title and notes, which copies keep."""
     notes = list(table.notes)
     if layout.note:
         notes.append(layout.note)
@@ -471,7 +500,7 @@ def all_figures(
 
     Args:
         measured: The test runs.
-        grids: The same, arranged for tables.
+        grids: The same runs, arranged for tables.
         layout: Which figures are drawn.
         additions: What a command adds.
     """
@@ -486,7 +515,7 @@ def all_figures(
 
 
 def stamped_figure(figure: NamedFigure, layout: Layout) -> NamedFigure:
-    """A figure of a demo says so."""
+    """The figure; that of a demo says so in its caption and in the picture."""
     if not layout.stamp:
         return figure
     return NamedFigure(

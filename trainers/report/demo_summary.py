@@ -23,8 +23,8 @@ class Summary:
     """One method.
 
     Attributes:
-        diagram: Its reliability in few bins.
-        error: Its debiased RMS error.
+        diagram: Reliability diagram with few bins.
+        error: Debiased RMS calibration error.
         differs: Whether its calibration differs from the baseline's.
     """
 
@@ -34,7 +34,12 @@ class Summary:
 
 
 def summarise(grid: Grid, against_baseline: Sequence[Pair]) -> list[Summary]:
-    """A summary of each row on the first column of a table."""
+    """Summarises each method on the first data set of a table.
+
+    Args:
+        grid: The runs.
+        against_baseline: The tests of each method against the baseline.
+    """
     column = grid.columns[0]
     differing = {pair.second for pair in against_baseline if pair.is_significant}
     summaries = []
@@ -94,7 +99,7 @@ def draw_over_confidence(axes: Axes, data: Diagram, row: int) -> None:
     Args:
         axes: Where it is drawn.
         data: Accuracy and confidence of a method.
-        row: Its vertical position.
+        row: Vertical position of the row.
     """
     accuracy = 100 * data.accuracy
     confidence = 100 * data.confidence
@@ -112,8 +117,8 @@ def draw_error(axes: Axes, summary: Summary, row: int) -> None:
 
     Args:
         axes: Where it is drawn.
-        summary: Of a method.
-        row: Its vertical position.
+        summary: Summary of a method.
+        row: Vertical position of the row.
     """
     colour = method_info(summary.diagram.method).colour
     value = 100 * float(summary.error.value)

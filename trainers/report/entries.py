@@ -17,7 +17,7 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
 
     Args:
         cell: The runs, one per seed.
-        metric: By name, or with `_std` for the deviation over seeds.
+        metric: Name of the metric, with `_std` for its standard deviation over seeds.
         interval: Whether the interval of a single run is shown.
 
     Returns:
@@ -35,6 +35,7 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
             return Entry(np.nan, about.decimals, ranked=False)
         return None
     entry = mean_entry(values, about.decimals)
+    # "± 0.0" would look like a result where all seeds have the same predictions.
     if entry.std == 0 and has_one_prediction(cell):
         entry = replace(entry, std=None)
     only = cell[0].metrics[metric]
@@ -66,7 +67,7 @@ def values_of(cell: Sequence[Measured], metric: str) -> list[float] | None:
 
     Args:
         cell: Runs, such as several seeds.
-        metric: By name.
+        metric: Name of the metric.
     """
     values = []
     for measured in cell:
@@ -86,7 +87,7 @@ def deviation_entry(cell: Sequence[Measured], metric: str) -> Entry | None:
 
     Args:
         cell: Runs, one per seed.
-        metric: By name.
+        metric: Name of the metric.
 
     Returns:
         None with fewer than two seeds, or if a run lacks the metric.
@@ -102,7 +103,7 @@ def mean_entry(values: Sequence[float], decimals: int) -> Entry:
 
     Args:
         values: One per seed, in the unit of the table.
-        decimals: That the table shows.
+        decimals: Number of decimals that the table shows.
     """
     std = None
     if len(values) > 1 and np.isfinite(values).all():
@@ -116,8 +117,8 @@ def average_entry(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | N
     Its deviation is that of the seeds' averages, if all data sets have the same seeds.
 
     Args:
-        cells: For each data set the runs of its seeds.
-        metric: By name.
+        cells: For each data set its runs, one per seed.
+        metric: Name of the metric.
     """
     if not cells:
         return None
@@ -130,6 +131,7 @@ def average_entry(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | N
         means.append(entry.value)
         ranked = ranked and entry.ranked
     decimals = find_metric(metric).decimals
+    # The deviation over seeds of an average is not the average of the data sets' deviations.
     by_seed = averages_by_seed(cells, metric)
     if by_seed is not None:
         entry = mean_entry(by_seed, decimals)
@@ -146,7 +148,7 @@ def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[f
 
     Args:
         cells: For each data set its runs, one per seed.
-        metric: By name.
+        metric: Name of the metric.
 
     Returns:
         One per seed, in the unit of the metric.
@@ -165,4 +167,5 @@ def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[f
 
 
 def seeds_of(cell: Sequence[Measured]) -> list[int]:
+    """The seeds of the runs, in their order."""
     return [measured.seed for measured in cell]

@@ -67,7 +67,7 @@ def export_runs(paths: Iterable[Path], out: Path, with_logits: bool = False) -> 
 
     Args:
         paths: Folders of runs, or folders that contain them.
-        out: Where to write; a folder for each run as in output/.
+        out: Folder of the copies, which has a folder for each run as output/ has.
         with_logits: Whether copies have all logits.
 
     Returns:
@@ -114,7 +114,7 @@ def export_run(run: FinishedRun, folder: Path, with_logits: bool) -> None:
 
     Args:
         run: A finished run.
-        folder: Where the copy is written.
+        folder: Folder in which the copy is written.
         with_logits: Whether it has the logits, or only top classes and their confidence.
     """
     if (folder / "results.json").exists():

@@ -55,7 +55,7 @@ class Column:
     """One set of test images. Runs on other images of the same data set have another column.
 
     Attributes:
-        record: Of the first run on these images.
+        record: Record of the first run on these images.
         n: Number of images.
         names: What these images are called; several if they were tested under several names.
         images: Identities of the images of the first run, (n,); None if they are not known.
@@ -102,7 +102,7 @@ class Row:
     """A method with its choices.
 
     Attributes:
-        record: Of the first run.
+        record: Record of the row's first run.
         name: The method, or what takes its place.
         prompt: The learnt prompt that it starts from, in words; "" for a hand-written one, and
             where `name` states it.
@@ -153,10 +153,10 @@ class Grid:
     """Runs with the same weights as rows × columns. A cell that is missing has no run.
 
     Attributes:
-        title: Of the table.
-        backbone: As tables name it.
-        columns: In the order of papers.
-        rows: In the order of papers.
+        title: Title of the table.
+        backbone: The backbone, as tables name it.
+        columns: The columns, in the order of papers.
+        rows: The rows, in the order of papers.
         cells: The runs of each row and column, one per seed.
         stated: Settings whose values the rows compare, by key; () in a main table.
         shared: Settings that all rows share and the title states, in words.
@@ -299,7 +299,10 @@ class Grid:
         return cells
 
     def is_ranked(self, row: Row, columns: Sequence[Column]) -> bool:
-        """Whether a row may be called best on some columns: too many failed images prevent it."""
+        """Whether a row may be called best on these columns.
+
+        It may not if too many images failed in any of its runs on them.
+        """
         for column in columns:
             for measured in self.cells.get((row, column), []):
                 if not measured.is_ranked:
@@ -307,12 +310,12 @@ class Grid:
         return True
 
     def mean(self, row: Row, columns: Sequence[Column], metric: str) -> float:
-        """In fractions: over seeds, then over columns.
+        """Mean of a metric over seeds, then over columns, as a fraction.
 
         Args:
             row: The row.
             columns: Data sets on which it has runs.
-            metric: By name.
+            metric: Name of the metric.
         """
         values = [mean_over_seeds(self.cells[row, column], metric) for column in columns]
         return float(np.mean(values))
@@ -426,9 +429,9 @@ def grid_of(
     """Runs with the same weights in their cells.
 
     Args:
-        runs: In the order in which rows of one method are to be listed.
-        backbone: As tables name it.
-        title: Of the table.
+        runs: Runs, in the order in which rows of one method are to be listed.
+        backbone: The backbone, as tables name it.
+        title: Title of the table.
         stated: Settings whose values every label states, by key.
         other_columns: Columns of other tables of the report.
         hidden: Settings or fields that no label states, because the table does. Runs that differ
@@ -439,9 +442,11 @@ def grid_of(
     rows: list[Row] = []
     notes: list[str] = []
     groups = group_records(runs, "row", record_of, without=hidden)
+    # The title states the settings that all rows share, so no label repeats them.
     shared = shared_settings([group[0].record for group in groups], [*stated, *hidden])
     unstated = [*hidden, *shared]
     for group in groups:
+        # A row has one run per seed and column. Further runs of a group are rows of their own.
         layers = separate_layers(group, column_of, notes)
         first_layer = layers[0]
         for number, layer in enumerate(layers):
@@ -490,7 +495,7 @@ def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[st
     zero-shot rows they have no effect, or these share them too.
 
     Args:
-        records: Of the rows.
+        records: Records of the rows.
         but: Settings that are not looked at.
     """
     tuned = []
@@ -516,9 +521,9 @@ def all_have_value(records: Sequence[RunRecord], key: str, value: Any) -> bool:
     """Whether all runs were given the same value of a setting.
 
     Args:
-        records: Of the runs.
-        key: Of the setting.
-        value: Of the setting.
+        records: Records of the runs.
+        key: Key of the setting.
+        value: Value of the setting.
     """
     for record in records:
         if key not in record.changed or record.changed[key][1] != value:
@@ -550,6 +555,7 @@ def separate_layers(
         cells = layers_of_cell(runs, notes)
         while len(layers) < len(cells):
             layers.append({})
+        # Each cell takes the nearest layer that has no cell on this column yet.
         free = list(range(len(cells)))
         for cell in cells:
             number = min(free, key=lambda number: distance(layers[number], cell))
@@ -559,10 +565,15 @@ def separate_layers(
 
 
 def distance(layer: Layer, cell: Sequence[Measured]) -> float:
-    """In how many fields the runs of a layer on other images differ from those of a cell.
+    """In how many fields of their records the runs of a layer differ from those of a cell.
 
-    What was computed on a GPU belongs to what was computed on a GPU, whatever the folders are
-    called. An empty layer is farthest.
+    The layer has runs on other images; fields of the data and of the seed do not count. A cell goes
+    to the layer with the smallest distance, so that one row has, for example, all runs that were
+    computed on a GPU. An empty layer is farthest.
+
+    Args:
+        layer: Runs on other images, by column.
+        cell: The runs of a column, at least one.
     """
     if not layer:
         return float("inf")
@@ -579,7 +590,7 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
     """The runs of one row and column, the largest layer first.
 
     Args:
-        runs: Of the cell.
+        runs: Runs of the cell.
         notes: Gets a note on each run that counts once with another; changed in place.
     """
     different: dict[str, Measured] = {}
@@ -613,10 +624,14 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
 
 
 def copy_note(first: Measured, second: Measured) -> str:
-    """What is said of a run that is there twice, of which the second does not count.
+    """The note on a run that was found twice, of which the second does not count.
 
-    The same run can predict otherwise: an image may have been unreadable at one time, or a library
-    may be another one.
+    The predictions of the two may differ all the same: an image may have been unreadable at one
+    time, or the version of a library may differ.
+
+    Args:
+        first: The run that counts.
+        second: The run that does not count.
     """
     first_top = first.tuned
     second_top = second.tuned
@@ -638,7 +653,7 @@ def make_row(
     """A row with the words of its label.
 
     Args:
-        record: Of its first run.
+        record: Record of its first run.
         stated: Settings whose values the label states.
         hidden: Settings that it does not state.
         siblings: Runs of the same method, one of which may know the default of a setting.
@@ -661,13 +676,14 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
 
     Args:
         key: The setting.
-        record: Of the run.
+        record: Record of the run.
         others: Runs that may know the default of the setting.
     """
     if key in record.changed:
         return value_label(record.changed[key][1])
     if key in record.method["settings"]:
         return record.method["settings"][key]
+    # Settings whose value a record states in another field, also if it is the default.
     elsewhere = {
         "PROMPT.CTX_INIT": "model.prompt.words", "TTA.VIEWS": "views.count",
         "TEST.ORDER": "method.stream.order", "TEST.CORRELATION": "method.stream.correlation",
@@ -675,6 +691,7 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
     }
     if key in elsewhere:
         return record.get(elsewhere[key])
+    # A run that changed the setting knows its default too.
     for measured in others:
         if key in measured.record.changed:
             return measured.record.changed[key][0]
@@ -686,7 +703,7 @@ def layer_words(first: Layer, layer: Layer) -> str:
 
     Args:
         first: The runs of the first layer by column.
-        layer: Those of the further layer.
+        layer: Runs of the layer to be added.
     """
     all_words: list[str] = []
     for column, cell in layer.items():
@@ -727,7 +744,7 @@ def distinct_rows(rows: Sequence[Row], without: Sequence[str] = ()) -> dict[Row,
     """For each row the same one, with details that tell it from others of its label.
 
     Args:
-        rows: Of a table.
+        rows: Rows of a table.
         without: Settings or fields in which the runs of one row may differ.
     """
     by_label: dict[str, list[Row]] = {}

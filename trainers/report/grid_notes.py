@@ -35,7 +35,7 @@ def failure_notes(grid: Grid, rows: Sequence[Row] | None = None) -> list[str]:
 
     Args:
         grid: The runs.
-        rows: Those that a table shows; None means all.
+        rows: The rows that a table shows; None means all.
     """
     flagged = []
     skipped = []
@@ -209,7 +209,7 @@ def differing_note(words: str, values: Mapping[str, Sequence[str]], end: str = "
 
     Args:
         words: How the note begins.
-        values: Of each row, by its label.
+        values: The value of each row, by its label.
         end: How the note ends.
 
     Returns:
@@ -222,7 +222,7 @@ def differing_note(words: str, values: Mapping[str, Sequence[str]], end: str = "
         return []
     between = ", "
     for label in values:
-        if "," in label:  # labels with commas of their own
+        if "," in label:  # a label with a comma would read as two labels
             between = " / "
     parts = []
     for several, labels in rows.items():

@@ -18,7 +18,7 @@ class SharedImages:
 
     Attributes:
         first: The top classes of the first method, (N, S₁) each for S₁ seeds.
-        second: Those of the second method, (N, S₂) each.
+        second: The same for the second method, (N, S₂) each.
         images: Identities, (N,).
     """
 
@@ -28,6 +28,7 @@ class SharedImages:
 
     @property
     def count(self) -> int:
+        """Number N of images."""
         return len(self.images)
 
 
@@ -130,6 +131,7 @@ def take_images(values: Array, images: Array, wanted: Array) -> Array:
     """
     if images is wanted or np.array_equal(images, wanted):
         return values
+    # A binary search in the sorted identities; each image has one of its own.
     order = np.argsort(images, kind="stable")
     positions = np.searchsorted(images[order], wanted)
     return values[order[positions]]
@@ -179,7 +181,10 @@ def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
 
 
 def have_same_images(first: Sequence[Measured], second: Sequence[Measured]) -> bool:
-    """Whether all runs of two cells predicted the same images."""
+    """Whether all runs of two cells predicted the same images, in the same order.
+
+    If the identity of images is not known, it is whether they predicted equally many.
+    """
     runs = [*first, *second]
     for run in runs[1:]:
         if run.image is None or runs[0].image is None:

@@ -41,17 +41,17 @@ class TableSpec:
     """One table for each backbone.
 
     Attributes:
-        name: For files and anchors.
-        title: Of the table; the backbone is added.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table; the backbone is added.
         columns: What the columns are. `dataset`; `metric`, averaged over data sets; `backbone`,
             `prompt`, `texts` or a setting's key, averaged over data sets; `corruption`, at the
             highest severity, a table for each data set; `threshold` of confidence, all data sets
             together; `similarity` of predicted and true class; `prompts`: mean and worst over
             initial prompts.
         rows: Settings whose values every row's label states, by key.
-        metrics: By name; a block for each.
+        metrics: Names of the metrics; each has a block.
         published: Tables of published.json to show next to ours.
-        per: `texts`: a table for each choice of texts.
+        per: `texts` makes a table for each choice of texts; "" makes one table.
         states_texts: Whether a note states seeds and texts.
     """
 
@@ -70,16 +70,16 @@ class Layout:
     """What is made of measured runs.
 
     Attributes:
-        tables: Of the layout; () for the tables of `report`.
-        figures: By name.
-        title: Of the page.
+        tables: Tables of the layout; () for those of `report`.
+        figures: Names of the figures.
+        title: Title of the page.
         rows: Settings whose values labels state, in figures and verdict.
         verdict: Whether methods are ranked and tested.
         baseline: The method that all others are tested against.
         differences: Which rows state their difference from which other row.
         published: Source whose numbers are shown next to ours; "" for none.
         from_published: Whether rows "ours − published" are shown.
-        bins: Of ECE and its like.
+        bins: Number of bins of ECE, ACE and MCE.
         posthoc: Whether scaling without labels is measured.
         choose: Swept settings whose value is chosen without test labels.
         choose_by: The metric by which it is chosen.
@@ -114,10 +114,12 @@ ALL_FIGURES = ("reliability", "selective", "sals", "class_pairs", "stream", "pla
 
 
 def default_layout(**options: Any) -> Layout:
-    """The layout of `report`, with options by name.
+    """The layout of `report`.
 
-    `published` may be True. `baseline` may be "" for the default one, `ours` names the methods
-    whose rows state a difference.
+    Args:
+        options: Attributes of `Layout` by name, except `differences`. `published` may also be True,
+            for the tables of the SoC paper, and `baseline` "" for the default one. `ours` names the
+            methods whose rows state their difference from the baseline.
     """
     if options.get("published") is True:
         options["published"] = SOC

@@ -22,12 +22,13 @@ from .layout import Layout
 from .measure import Measured
 from .spec_tables import by_dataset, grid_texts
 
+# Every function that makes figures takes the test runs and the layout.
 MakeFigures = Callable[[Sequence[Measured], Layout], Iterator[NamedFigure]]
 ORDER = "TEST.ORDER"
 
 
 def layout_figures(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
-    """The figures of a layout. One that cannot be drawn does not lose the others."""
+    """The figures of a layout. One that cannot be drawn is left out with a warning."""
     for name in layout.figures:
         yield from skip_on_error(FIGURES[name], measured, layout)
 
@@ -41,7 +42,7 @@ def grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:
 
 
 def reliability(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
-    """The data sets of the paper's main text, then all."""
+    """Reliability diagrams of the data sets in the paper's main text, then those of all."""
     main = layout.study.get("main", [])
     chosen = select(measured, lambda record: record.data["dataset"] in main)
     for grid in grids(chosen, layout):
@@ -78,7 +79,7 @@ def plane_over_lambda(measured: Sequence[Measured], layout: Layout) -> Iterator[
 
 
 def steps(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
-    """One against two steps."""
+    """ECE and accuracy after one and after two steps."""
     for grid in grids(measured, layout):
         yield from step_figures(grid)
 

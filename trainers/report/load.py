@@ -30,7 +30,7 @@ class FinishedRun:
     """A finished run.
 
     Attributes:
-        folder: Where it lies.
+        folder: Folder of the run.
         name: The folder below the one that was searched. Messages and pages show this, never the
             whole path.
         record: What its predictions depend on, and what it is called.
@@ -61,7 +61,7 @@ class FinishedRun:
 
     @property
     def classnames(self) -> list[str]:
-        """By label; numbers if the run has no names."""
+        """Class names by label; numbers as text if the run has no names."""
         names = self.results.get("classnames") or []
         count = self.results["classes"]
         if len(names) == count:
@@ -82,8 +82,8 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
     """The run in a folder.
 
     Args:
-        folder: Of the run.
-        name: That the report calls it by; "" for the name of the folder.
+        folder: Folder of the run.
+        name: Name of the run in the report; "" for the name of the folder.
 
     Raises:
         DataError: If it is not a finished run, or its files do not belong together.
@@ -103,7 +103,7 @@ def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     """The record of a run whose files agree about it.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         results: The content of its results.json.
 
     Raises:
@@ -132,7 +132,12 @@ def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
 
 
 def check_record_beside(path: Path, record: RunRecord) -> None:
-    """Refuses a record.json that is of another run than results.json, whose names count."""
+    """Refuses a record.json of another run than results.json.
+
+    Args:
+        path: The file record.json.
+        record: The record in results.json, which is the one that counts.
+    """
     try:
         beside = RunRecord.from_json(read_plain_json(path))
     except ValueError as error:
@@ -201,9 +206,9 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
     for root in map(Path, paths):
         if not root.exists():
             raise DataError(f"{root} does not exist; give a run folder or a folder that holds some")
-        for place, subfolders, files in os.walk(root):  # skips folders that may not be read
+        for parent, subfolders, files in os.walk(root):  # skips folders that may not be read
             subfolders.sort()
-            folder = Path(place)
+            folder = Path(parent)
             name = name_below(folder, root)
             if "results.json" in files and folder.resolve() not in runs:
                 if names.setdefault(name, folder.resolve()) != folder.resolve():

@@ -28,8 +28,15 @@ def tuned_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def rivals_of(row: Row, tuned: Sequence[Row]) -> list[Row]:
-    """The tuned rows that a row is compared with: from the same prompt, and within one setting if
-    methods have the same ones."""
+    """The tuned rows among which a row may be the best, itself included.
+
+    They start from the same prompt. If the table compares several methods at several settings, they
+    have the row's setting too.
+
+    Args:
+        row: The row.
+        tuned: All tuned rows of the table.
+    """
     by_setting = compares_within_settings(tuned)
     rivals = []
     for other in tuned:
@@ -56,8 +63,8 @@ def mark_best(entries: Entries, metric: str) -> list[TableRow]:
     """The rows of a block with the best of the tuned methods marked, column by column.
 
     Args:
-        entries: Of each row, one for each column.
-        metric: By name, which says whether the highest or the lowest is best.
+        entries: The cells of each row, one for each column.
+        metric: Name of the metric, which decides whether the highest or the lowest is best.
     """
     higher = find_metric(metric).higher_is_better
     tuned = tuned_rows(list(entries))
@@ -69,6 +76,7 @@ def mark_best(entries: Entries, metric: str) -> list[TableRow]:
             for at, entry in enumerate(cells):
                 best = best_value(entries, rivals, at, higher)
                 if entry is not None and entry.ranked and best is not None:
+                    # Rounded as printed: all cells that show the best number are marked.
                     marked[at] = replace(entry, best=round(entry.value, entry.decimals) == best)
         rows.append(TableRow(row.label, row.method, marked))
     return rows
@@ -114,7 +122,7 @@ def states_difference(row: Row, differences: Differences) -> bool:
 
 
 def is_named(row: Row, name: str) -> bool:
-    """Whether a row is of a method, or is called so, in any spelling."""
+    """Whether a name, in any spelling, is that of a row's method or the row's label."""
     return method_key(name) in (method_key(row.method), method_key(row.label))
 
 
@@ -151,7 +159,15 @@ def baseline_of(row: Row, rows: Sequence[Row], differences: Differences) -> Row 
 
 
 def comparable_rows(row: Row, rows: Sequence[Row]) -> list[Row]:
-    """The rows from the same prompt, and of the same setting where methods share settings."""
+    """The rows with which a row can be compared.
+
+    They start from the same prompt. Where methods are compared within one setting, they have the
+    row's setting, or state none.
+
+    Args:
+        row: The row.
+        rows: All rows of the table.
+    """
     by_setting = compares_within_settings(tuned_rows(rows))
     comparable = []
     for other in rows:
@@ -192,8 +208,8 @@ def add_differences(
         entries: A metric of every row on every column and averaged; rows are changed in place.
         grid: The runs.
         common: The columns that are averaged.
-        metric: By name.
-        differences: Which rows state it.
+        metric: Name of the metric.
+        differences: Which rows state their difference from which other row.
 
     Returns:
         The baselines that were used.
@@ -228,10 +244,11 @@ def with_difference(entry: Entry, base: Entry, pairs: Sequence[CellPair], metric
         entry: The cell that gets the difference.
         base: The cell from which it is.
         pairs: The runs behind both, a pair for each data set.
-        metric: By name.
+        metric: Name of the metric.
     """
     if np.isnan(entry.value - base.value):
         return entry
+    # Of the numbers as printed: the unrounded difference may be another in the last digit.
     change: float | None = float(entry.text) - float(base.text)
     for ours, theirs in pairs:
         if not have_same_images(ours, theirs):
@@ -252,7 +269,7 @@ def difference_on_shared_images(pairs: Sequence[CellPair], metric: str) -> float
 
     Args:
         pairs: Our runs and theirs, a pair for each data set.
-        metric: By name.
+        metric: Name of the metric.
 
     Returns:
         Mean over data sets; None if they share no images, or if the metric needs more than the top
@@ -270,7 +287,12 @@ def difference_on_shared_images(pairs: Sequence[CellPair], metric: str) -> float
 
 
 def seed_mean(top: Top, metric: str) -> float:
-    """The mean over seeds of a metric of the top class, (N, S) each for S seeds."""
+    """The mean over seeds of a metric of the top class.
+
+    Args:
+        top: Confidence and correctness, (N, S) each for S seeds.
+        metric: Name of a metric of TOP_METRICS.
+    """
     confidence, correct = top
     values = []
     for seed in range(confidence.shape[1]):

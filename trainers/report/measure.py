@@ -41,11 +41,11 @@ class ClassRow:
     """Statistics of one class, in fractions.
 
     Attributes:
-        name: Of the class.
+        name: Name of the class.
         n: Number of its images.
-        accuracy: Share of them that is right.
+        accuracy: Share of these images that is predicted correctly.
         zero_shot_accuracy: The same before adaptation; NaN if it is not known.
-        confidence: Their mean confidence.
+        confidence: Mean confidence of these images.
         confused_with: The class that they are most often mistaken for; "" if all are right.
     """
 
@@ -68,7 +68,7 @@ class Mistake:
 
     Attributes:
         index: Position of the image in its split.
-        filename: Of the image below its data set's folder; "" if it is not known.
+        filename: Path of the image below its data set's folder; "" if it is not known.
         image: Identity of the image; b"" if it is not known.
         truth: The true class.
         before: (name, probability) of the top three classes of zero-shot CLIP.
@@ -89,18 +89,19 @@ class Measured:
 
     Attributes:
         run: The run.
-        record: Of the run; of its zero-shot part if that is used as a run.
-        bins: Of ECE and its like.
+        record: Record of the run, or of its zero-shot part if that is used as a run.
+        bins: Number of bins of ECE, ACE and MCE.
         tuned: The run's top classes.
         zero_shot: The top classes before adaptation.
-        metrics: By name.
+        metrics: Metrics by name.
         zero_shot_metrics: The same before adaptation; empty if the run has no zero-shot logits.
         sets: Evaluation of conformal sets by kind.
         zero_shot_sets: The same before adaptation.
         classes: Statistics by class.
         mistakes: The most confident ones.
         image: Identity of each image, (N,) of 16 bytes; None if it is not known.
-        cluster: What images share that are not independent, (N,) of 16 bytes; None as above.
+        cluster: Identity of each image's cluster, (N,) of 16 bytes; None if it is not known. Images
+            of one cluster, such as those of a patient, are not independent.
         index: Position of each image in its split, (N,).
         flagged: Number of images that fell back to zero-shot.
         skipped: Number of images that could not be read.
@@ -159,7 +160,7 @@ class MeasuredLogits:
 
     Attributes:
         top: The top classes.
-        metrics: By name, in fractions.
+        metrics: Metrics by name, in fractions.
         sets: Evaluation of conformal sets by kind.
     """
 
@@ -176,8 +177,8 @@ class MeasuringCache:
     Equal arrays of identities are kept once.
 
     Attributes:
-        zero_shot: By a hash of logits, labels and options.
-        arrays: By a hash of their content.
+        zero_shot: What was measured before adaptation, by a hash of logits, labels and options.
+        arrays: Arrays by a hash of their content.
     """
 
     zero_shot: dict[str, MeasuredLogits] = field(default_factory=dict)
@@ -202,7 +203,7 @@ class MeasureOptions:
     """What to measure.
 
     Attributes:
-        bins: Of ECE and its like.
+        bins: Number of bins of ECE, ACE and MCE.
         posthoc: Whether scaling without labels is measured.
         sets: Whether conformal sets are made.
         details: Whether classes and mistakes are listed.
@@ -233,25 +234,25 @@ def measure_run(
 
     Args:
         run: The run.
-        data: Its predictions.
+        data: Predictions of the run.
         options: What to measure.
         validation: Predictions of the same method on validation images that are no test images.
             Temperature scaling is fitted on them; without them it is cross-fitted.
-        cache: Of the report.
+        cache: Shared by all runs of a report.
     """
     cache = cache or MeasuringCache()
     clusters = grouped_clusters(data.cluster)
-    if not data.has_logits:  # scaling and sets need the other classes too
+    if not data.has_logits:  # scaling and sets need the logits of all classes
         options = replace(options, posthoc=False, sets=False)
-    held_out = None
     if validation is not None and not (data.has_logits and validation.has_logits):
         validation = None
+    held_out = None
     if validation is not None:
         held_out = LabelledLogits(validation.logits, validation.label)
     tuned = measure_logits(data.logits, data, options, held_out, clusters)
     zero_shot = measure_zero_shot(data, options, validation, cache, clusters)
     metrics = tuned.metrics
-    zero_shot_metrics = dict(zero_shot.metrics)  # others share those of the cache
+    zero_shot_metrics = dict(zero_shot.metrics)  # a copy: other runs use those of the cache
     zero_shot_sets = zero_shot.sets
     if options.posthoc:
         add_posthoc(run, data, options, metrics, zero_shot_metrics)
@@ -264,7 +265,8 @@ def measure_run(
         mistakes = worst_mistakes(data, run.classnames)
     if not data.has_logits:  # nothing is known below the top class
         mistakes = [with_top_class_only(mistake) for mistake in mistakes]
-    if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
+    if not run.has_zero_shot:
+        # Its `zero_shot_logits` are a copy of its own logits, which is no comparison.
         zero_shot_metrics = {}
         zero_shot_sets = {}
         metrics.pop("ece_sals", None)
@@ -324,15 +326,16 @@ def measure_zero_shot(
     data: Predictions, options: MeasureOptions, validation: Predictions | None,
     cache: MeasuringCache, clusters: Array | None,
 ) -> MeasuredLogits:
-    """What is measured before adaptation, once for equal predictions.
+    """Measures the predictions before adaptation, once for all runs that have the same ones.
 
     Args:
         data: The predictions of a run.
         options: What to measure.
         validation: Predictions on validation images, for temperature scaling; or None.
-        cache: Of the report.
+        cache: Shared by all runs of a report.
         clusters: Groups of images that are not independent, (N,), or None.
     """
+    # The key covers all that the result depends on.
     digest = hashlib.sha256(data.zero_shot_logits.tobytes())
     digest.update(data.label.tobytes())
     digest.update(repr(options).encode())
@@ -357,10 +360,10 @@ def measure_logits(
     """Top classes, metrics and conformal sets of a run's logits before or after adaptation.
 
     Args:
-        logits: Those before or those after, (N, K).
+        logits: Logits before or after adaptation, (N, K).
         data: The predictions of the run.
         options: What to measure.
-        held_out: Of validation images, for temperature scaling; None to cross-fit it.
+        held_out: Validation images for temperature scaling; None to cross-fit it.
         clusters: Groups of images that are not independent, (N,), or None.
     """
     samples = make_samples(logits, data, options.bins, held_out, clusters)
@@ -376,13 +379,13 @@ def make_samples(
     logits: Array, data: Predictions, bins: int, held_out: LabelledLogits | None = None,
     clusters: Array | None = None,
 ) -> Samples:
-    """What the metrics of some logits are computed from.
+    """Prepares what the metrics are computed from, for the logits before or after adaptation.
 
     Args:
         logits: Before or after adaptation, (N, K).
         data: The predictions of the run.
-        bins: Of ECE and its like.
-        held_out: Of validation images, for temperature scaling; None to cross-fit it.
+        bins: Number of bins of ECE, ACE and MCE.
+        held_out: Validation images for temperature scaling; None to cross-fit it.
         clusters: Groups of images that are not independent, (N,), or None.
     """
     label = data.label
@@ -410,7 +413,7 @@ def measure_metric(name: str, samples: Samples) -> Interval | None:
     """One metric; None if the run lacks what it needs.
 
     Args:
-        name: Of the metric.
+        name: Name of the metric.
         samples: What it is computed from.
 
     Raises:
@@ -446,22 +449,29 @@ def add_posthoc(
 
     Args:
         run: The run, whose backbone has the fixed temperature.
-        data: Its predictions.
+        data: Predictions of the run.
         options: What to measure.
-        metrics: Of the run, changed in place.
-        zero_shot_metrics: Of its zero-shot part, changed in place.
+        metrics: Metrics of the run, to which they are added in place.
+        zero_shot_metrics: Metrics of its zero-shot part, also extended in place.
     """
     backbone = str(run.results.get("backbone"))
     temperature = fixed_temperature(backbone, str(run.results.get("architecture") or ""))
     adapts = method_info(run.trainer).tuned
     metrics |= posthoc_metrics(data, temperature, adapts, options.bins)
     logits = data.zero_shot_logits
+    # Before adaptation CoTS has τ = 1 and the zero-shot confidence replaces itself: neither changes
+    # the logits.
     scaled = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / temperature}
     zero_shot_metrics |= metrics_of_scaled(scaled, data.label, options.bins)
 
 
 def add_costs(run: FinishedRun, metrics: dict[str, Interval]) -> None:
-    """Adds the time per image that a run needed, and a GPU's memory."""
+    """Adds what a run has cost: seconds per image, and the peak memory of a GPU in GB.
+
+    Args:
+        run: The run. Costs that its results do not state are left out.
+        metrics: Metrics of the run, to which they are added in place.
+    """
     seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
     if seconds is not None:
         metrics["seconds"] = without_interval(float(seconds))
@@ -494,7 +504,7 @@ def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
 
     Args:
         data: The predictions of a run.
-        names: Of all classes.
+        names: Names of all classes.
     """
     predicted = data.logits.argmax(axis=1)
     zero_shot_predicted = data.zero_shot_logits.argmax(axis=1)
@@ -533,6 +543,7 @@ def most_confused(predicted: Array, label: Array, classes: int) -> dict[int, int
         classes: Number of classes.
     """
     wrong = predicted != label
+    # The pair (truth, prediction) as one number, so that equal pairs can be counted.
     pairs, counts = np.unique(label[wrong] * classes + predicted[wrong], return_counts=True)
     confused: dict[int, int] = {}
     highest: dict[int, int] = {}  # count of the pair in `confused`
@@ -551,12 +562,13 @@ def worst_mistakes(
 
     Args:
         data: The predictions of a run.
-        names: Of all classes.
+        names: Names of all classes.
         count: How many at most.
     """
     log_p = log_softmax(data.logits)
     confidence = np.exp(log_p.max(axis=1))
     wrong = np.flatnonzero(log_p.argmax(axis=1) != data.label)
+    # `lexsort` sorts by its last key first.
     chosen = wrong[np.lexsort((data.index[wrong], -confidence[wrong]))][:count]
     if len(chosen) == 0:
         return []
@@ -586,7 +598,7 @@ def top_three(log_p: Array, names: list[str]) -> list[tuple[tuple[str, float], .
 
     Args:
         log_p: Log-probabilities, (M, K).
-        names: Of all classes.
+        names: Names of all classes.
     """
     order = np.argsort(-log_p, axis=1, kind="stable")
     tops = []

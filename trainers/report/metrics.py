@@ -47,9 +47,9 @@ class Samples:
         logits: (N, K).
         probabilities: (N, K).
         label: (N,).
-        top: Of the logits.
-        with_sals: Of the logits after SaLS.
-        with_temperature: Of the logits after temperature scaling; None for a single image.
+        top: Top classes before any scaling.
+        with_sals: Top classes of the logits after SaLS.
+        with_temperature: Top classes after temperature scaling; None for a single image.
         bins: Number of bins.
         clusters: Group of each image where images are not independent, (N,); otherwise None.
         has_logits: Whether logits are the run's. Those of a run that was exported without them give
@@ -72,13 +72,13 @@ class Metric:
     """How a metric is named, shown and computed.
 
     Attributes:
-        label: In tables.
+        label: Name of the metric in tables.
         of: Returns (function, *arguments), whose value `function(*arguments)` is the metric, or
             None if the run lacks what it needs. Metrics without `of` and `measured` are computed by
             `posthoc_metrics`, or read from results.json.
         percent: Whether it is a fraction that is shown in percent.
-        higher_is_better: None if neither is.
-        digits: After the point; 0 means 1 for percentages and 3 otherwise.
+        higher_is_better: Whether higher values are better; None if neither are.
+        digits: Digits after the point; 0 means 1 for percentages and 3 otherwise.
         interval: Whether a metric whose `of` returns (np.mean, values per image) has the t
             interval of a mean.
         measured: Returns the value with its interval by a closed formula, in place of `of`.
@@ -100,7 +100,7 @@ class Metric:
 
     @property
     def scale(self) -> int:
-        """From fractions to what is shown."""
+        """Factor from the computed value to the number that tables show."""
         return 100 if self.percent else 1
 
     @property
@@ -160,7 +160,8 @@ def binned(function: Callable[..., float]) -> Callable[[Samples], Interval]:
     return measure
 
 
-# `Metric.of` or `Metric.measured` of the metrics below.
+# `Metric.of` or `Metric.measured` of the metrics below. Those that return a tuple are computed from
+# it by `Metric.measure`, those that return an Interval have a closed formula for it.
 
 
 def ece_with_temperature(samples: Samples) -> tuple | None:
@@ -273,7 +274,12 @@ POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  #
 
 
 def register_metric(name: str, metric: Metric) -> None:
-    """Adds a metric to all reports and to the names that an experiment's `metrics` may have."""
+    """Adds a metric to all reports and to the names that an experiment's `metrics` may have.
+
+    Args:
+        name: Key of the metric, such as `ece`. A name that is registered already is refused.
+        metric: How it is computed and shown.
+    """
     if name in METRICS:
         raise ConfigError(f"metric '{name}' is registered twice")
     METRICS[name] = metric
@@ -312,7 +318,7 @@ def posthoc_metrics(
 
     Args:
         data: Predictions of a run with zero-shot logits.
-        temperature: The fixed one of its backbone.
+        temperature: The fixed temperature of its backbone.
         adapts: Whether the method adapts to images. If not, CoTS changes nothing.
         bins: Number of bins.
     """

@@ -48,14 +48,14 @@ class PageContent:
     """What a page shows.
 
     Attributes:
-        title: Of the page.
+        title: Title of the page.
         verdicts: First.
         tables: The first `leading` of them before the figures.
-        figures: In order.
+        figures: Figures, in the order of the page.
         notes: On the whole page.
         runs: Each with its details.
         leading: Number of tables before the figures.
-        thumbnails: Where images are looked for.
+        thumbnails: Where images of mistakes are looked for.
     """
 
     title: str
@@ -98,9 +98,15 @@ def render_page(content: PageContent) -> str:
 
 
 def render(template: str, title: str, **content: object) -> str:
-    """A template with the common style and script.
+    """Renders a template with the common style and script.
 
-    Everything in `content` is escaped, except Markup.
+    Args:
+        template: File name of the template.
+        title: Title of the page.
+        content: Variables of the template. Everything in them is escaped, except Markup.
+
+    Returns:
+        The page as HTML.
     """
     style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
@@ -120,6 +126,7 @@ def render(template: str, title: str, **content: object) -> str:
 
 @cache
 def environment() -> Environment:
+    """The environment of the templates, made once. It escapes all that a run may contain."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
@@ -134,8 +141,8 @@ def describe_runs(
     """What the page shows of each run, and the thumbnails by key, each once for all runs.
 
     Args:
-        runs: In the order of the page.
-        thumbnails: Where small pictures of the mistakes are from.
+        runs: Runs, in the order of the page.
+        thumbnails: Makes small pictures of the mistakes.
     """
     keys: dict[str, str] = {}  # thumbnail -> key
     max_classes = max(MIN_CLASSES, MAX_CLASSES // max(len(runs), 1))
@@ -162,8 +169,8 @@ def describe_run(
 
     Args:
         measured: The run.
-        anchor: Of its part of the page.
-        mistakes: As the template shows them.
+        anchor: Anchor of the run's part of the page.
+        mistakes: Mistakes as the template takes them.
         max_classes: How many classes are listed.
     """
     run = measured.run
@@ -277,7 +284,7 @@ def rectangle(x: float, top: float, width: float, height: float) -> str:
     Args:
         x: Left side.
         top: Upper side.
-        width: To the right.
+        width: Width, to the right.
         height: Downwards.
     """
     return f"M{x:.4g} {top:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z"

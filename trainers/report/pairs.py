@@ -91,8 +91,8 @@ class Pair(Untested):
     """The same with the p-values of its family of tests.
 
     Attributes:
-        p: Of calibration, corrected for the family of tests.
-        accuracy_p: Of accuracy, corrected for the family of tests.
+        p: p-value of calibration, corrected for the family of tests.
+        accuracy_p: p-value of accuracy, corrected for the family of tests.
         family: How p was corrected, in words.
     """
 
@@ -122,8 +122,9 @@ class KnownSets:
     """Images of some data sets with their clusters.
 
     Attributes:
-        images: Found by their id(). They are kept, so that no other array gets it.
-        clusters: Of each data set; None if all images are independent.
+        images: The arrays by whose id() these sets are found. Keeping them here ensures that no
+            other array gets the same id().
+        clusters: Clusters of the images of each data set; None if all are independent.
     """
 
     images: Sequence[Array]
@@ -131,9 +132,13 @@ class KnownSets:
 
 
 class PairTests:
-    """Compares rows of a table. Comparisons are kept, because families of tests share them."""
+    """Compares rows of a table. Comparisons are stored, because families of tests share them."""
 
     def __init__(self, grid: Grid) -> None:
+        """
+        Args:
+            grid: The table. Rows with too many failed images are not compared.
+        """
         self.grid = grid
         self.common = grid.common_columns()
         self.compared: dict[tuple[Row, Row], Untested | None] = {}
@@ -166,7 +171,7 @@ class PairTests:
         """Rows against their baselines, corrected by Holm's method.
 
         Args:
-            baselines: For each row the one that it is compared with.
+            baselines: For each row the row that it is compared with.
         """
         untested = []
         for row, baseline in baselines.items():
@@ -176,7 +181,15 @@ class PairTests:
         return correct(untested, "Holm")
 
     def compare(self, first: Row, second: Row) -> Untested | None:
-        """Two rows on the images that both have; None if they share none."""
+        """Tests two rows on the images that both have.
+
+        Args:
+            first: One row.
+            second: The other row.
+
+        Returns:
+            Differences second − first with uncorrected p-values; None if they share no images.
+        """
         if (first, second) in self.compared:
             return self.compared[first, second]
         sets, is_common = self.shared_sets(first, second)
@@ -231,9 +244,17 @@ class PairTests:
     def shared_sets(self, first: Row, second: Row) -> tuple[list[SharedImages], bool]:
         """The images that two rows share, by data set, and whether all rows of the table have them.
 
-        Rows that have the common columns are compared on these, others on all columns that both
-        have. If they have none, on the images that columns of theirs have in common, such as those
-        of a pilot and of a full run.
+        Rows that have the common columns are compared on these, other rows on all columns that both
+        have. If there are none, they are compared on the images that a column of one shares with a
+        column of the other, such as those of a pilot and of a full run.
+
+        Args:
+            first: One row.
+            second: The other row.
+
+        Returns:
+            The predictions of both rows on each data set, [] if they share no images; and whether
+            these are the images that all rows have.
         """
         cells = self.grid.cells
         rows_on_common = self.grid.rows_on(self.common) if self.common else []
@@ -259,7 +280,14 @@ class PairTests:
         return sets, is_common and len(sets) == len(self.common)
 
     def overlapping_columns(self, first: Row, second: Row) -> list[tuple[Column, Column]]:
-        """Columns of two rows that share images, the largest overlaps first, each column once."""
+        """Pairs of different columns of two rows that share images.
+
+        The largest overlaps come first, and each column is in one pair only.
+
+        Args:
+            first: The row whose columns are first in a pair.
+            second: The row whose columns are second.
+        """
         overlaps = []
         for first_column in self.grid.columns_with([first]):
             if not self.grid.is_ranked(first, [first_column]):
@@ -267,6 +295,7 @@ class PairTests:
             for second_column in self.grid.columns_with([second]):
                 if not self.grid.is_ranked(second, [second_column]):
                     continue
+                # With other classes the same image is another task.
                 if first_column.record.data["classes"] != second_column.record.data["classes"]:
                     continue
                 ours = self.grid.cells[first, first_column]
@@ -293,7 +322,7 @@ def matched_seeds(
 
     Args:
         first: The runs of one cell, one per seed.
-        second: Those of the other cell.
+        second: The same for the other cell.
     """
     seeds_of_first = {run.seed for run in first}
     seeds_of_second = {run.seed for run in second}
@@ -353,6 +382,7 @@ def correct(untested: Sequence[Untested], method: str) -> list[Pair]:
         method: `Shaffer` or `Holm`.
     """
     adjust = shaffer if method == "Shaffer" else holm
+    # Two families, because they are two questions: each is corrected by itself.
     calibration = [pair.comparison.p for pair in untested]
     accuracy = [pair.comparison.accuracy.p for pair in untested]
     family = "one pair"
@@ -371,8 +401,8 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
 
     Args:
         grid: The table whose rows are compared.
-        name: Of the table of pairs.
-        title: Of the table of pairs.
+        name: Name of the table of pairs.
+        title: Title of the table of pairs.
         pairs: One family of tests, corrected.
     """
     if not pairs:

@@ -70,8 +70,9 @@ class Predictions:
         zero_shot_logits: Before adaptation, (N, K).
         flagged: Images that fell back to zero-shot, (N,).
         image: Identity of each image, (N,) of 16 bytes; None if it is not known.
-        cluster: What images share that are not independent, (N,) of 16 bytes; None as above.
-        filename: Of each image below its data set's folder, (N,).
+        cluster: Identity of each image's cluster, (N,) of 16 bytes; None as above. Images of one
+            cluster, such as those of a patient, are not independent.
+        filename: Path of each image below its data set's folder, (N,).
         text: Class features before adaptation, (K, d).
         cots_tau: CoTS's temperatures, of methods that use several views, (N,).
         strong_log_p: Mean log-prediction of the strong views at these temperatures, (N, K).
@@ -111,8 +112,8 @@ def read_predictions(
     """The arrays of predictions.npz. They can take hundreds of megabytes, so nothing keeps them.
 
     Args:
-        folder: Of the run.
-        record: That of results.json.
+        folder: Folder of the run.
+        record: The record that results.json has.
         results: The content of results.json.
         has_zero_shot: Whether the run has zero-shot predictions. If not, as in runs of other
             toolboxes, `zero_shot_logits` are the run's logits.
@@ -170,7 +171,7 @@ def logits_of_top_class(prediction: Array, confidence: Array, classes: int) -> A
 
     Args:
         prediction: Top class of each image, (N,).
-        confidence: Its probability, from 1 / K to 1, (N,).
+        confidence: Probability of the predicted class, from 1 / K to 1, (N,).
         classes: Number of classes K. The other classes share the rest equally.
 
     Raises:
@@ -181,14 +182,20 @@ def logits_of_top_class(prediction: Array, confidence: Array, classes: int) -> A
         raise DataError(f"{FILE_NAME} holds predictions of unknown classes")
     if confidence.min() < least or confidence.max() > 1:
         raise DataError(f"{FILE_NAME}: confidence must lie between {1 / classes:.3g} and 1")
-    rest = (1 - confidence) / max(classes - 1, 1)
-    probability = np.repeat(rest[:, None], classes, axis=1)
+    # The other classes share what the predicted class leaves.
+    of_each_other = (1 - confidence) / max(classes - 1, 1)
+    probability = np.repeat(of_each_other[:, None], classes, axis=1)
     probability[np.arange(len(prediction)), prediction] = confidence
     return np.log(np.maximum(probability, np.finfo(np.float64).tiny))
 
 
 def check_hash(path: Path, results: Mapping[str, Any]) -> None:
-    """Refuses a file whose content is not the one that results.json names."""
+    """Refuses a file whose hash is not the one in results.json.
+
+    Args:
+        path: The file.
+        results: The content of results.json. Runs of version 1.0 have no hashes there.
+    """
     expected = (results.get("files") or {}).get(path.name)
     if expected is None:
         return
@@ -260,7 +267,7 @@ def add_identities(columns: dict[str, Array], record: RunRecord) -> None:
 
     Args:
         columns: The arrays by name, changed in place.
-        record: Of the run.
+        record: Record of the run.
     """
     images = str(record.data.get("images") or "")
     if record.is_1_0:

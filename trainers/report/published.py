@@ -118,9 +118,9 @@ def find(table: str, metric: str, method: str, column: str) -> Cell | None:
     """The cell of a method and a column; None if the table has none.
 
     Args:
-        table: Its name.
-        metric: By name.
-        method: In any spelling.
+        table: Name of the published table.
+        metric: Name of the metric.
+        method: Name of the method, in any spelling.
         column: A data set's registered name, or what the table's columns are.
     """
     wanted = (metric, method_key(method), column)
@@ -136,11 +136,11 @@ def find_for_run(
     """The cell that a source prints for a method; None if it has none under these conditions.
 
     Args:
-        metric: By name.
-        method: In any spelling.
+        metric: Name of the metric.
+        method: Name of the method, in any spelling.
         dataset: Registered name.
         backbone: OpenAI's name.
-        source: Whose tables.
+        source: The source whose published tables are searched.
         conditions: `steps`, 1 without it, and `sals`, False without it.
     """
     wanted = {"steps": 1, "sals": False, **conditions}
@@ -160,9 +160,9 @@ def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell |
     other settings than those that the source varies: the number of steps, and SaLS.
 
     Args:
-        metric: By name; with SaLS those that end in `_sals`.
-        record: Of the run.
-        source: Whose tables.
+        metric: Name of the metric; those with SaLS end in `_sals`.
+        record: Record of the run.
+        source: The source whose published tables are searched.
     """
     if not is_published_data(record) or set(record.changed) - {"TTA.STEPS"}:
         return None
@@ -197,7 +197,7 @@ def is_published_set(table: str, records: Sequence[RunRecord], varied: Collectio
 
     Args:
         table: Name of a table whose columns are not data sets.
-        records: Of the runs that are averaged, one or more per data set.
+        records: Records of the runs that are averaged, one or more per data set.
         varied: Settings and fields that the table varies.
     """
     about = content()["tables"][table]

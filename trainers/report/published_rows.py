@@ -15,7 +15,7 @@ class PublishedOptions:
     """Which published numbers are shown.
 
     Attributes:
-        source: Whose tables; "" for none.
+        source: The source whose published tables are shown; "" for none.
         differences: Whether rows "ours − published" are added.
     """
 
@@ -29,11 +29,11 @@ def add_published_rows(
     """After each row its published one, if there is one under the same conditions.
 
     Args:
-        rows: Of a block, in the order of the grid's rows.
+        rows: The rows of a block, in the order of the grid's rows.
         grid: The runs.
-        metric: Of the block.
+        metric: Name of the block's metric.
         has_average: Whether the last column is the average.
-        options: Whose numbers.
+        options: Which published numbers are shown.
 
     Returns:
         All rows, and where the published ones are printed, such as "Author et al. (year), Table 3".
@@ -58,9 +58,9 @@ def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.
     """The published cell that stands beside a cell of ours.
 
     Args:
-        metric: By name.
-        runs: Of our cell, such as several seeds.
-        source: Whose tables.
+        metric: Name of the metric.
+        runs: The runs of our cell, one per seed.
+        source: The source whose published tables are searched.
 
     Returns:
         None if nothing is published for one of the runs, if too many of its images failed, or if
@@ -81,8 +81,8 @@ def published_average(
 
     Args:
         cells: The published cell of each column, in a row.
-        columns: Of the table.
-        source: Whose tables.
+        columns: The columns of the table.
+        source: The source whose published tables are searched.
     """
     first = cells[0]
     if first is None or None in cells:
@@ -131,7 +131,12 @@ def published_lines(
 
 
 def difference(ours: Entry | None, theirs: Entry | None) -> Entry | None:
-    """Ours minus published, of the numbers as printed, so that a reader can check it."""
+    """Ours minus published, of the numbers as printed, so that a reader can check it.
+
+    Args:
+        ours: Our cell; None if it is empty.
+        theirs: The published cell; None if it is empty.
+    """
     if ours is None or theirs is None:
         return None
     decimals = min(ours.decimals, theirs.decimals)
@@ -145,7 +150,7 @@ def published_note(sources: Sequence[str], source: str, backbone: str) -> str:
     Args:
         sources: Papers with their tables, in words, as the rows name them; () if there are none.
         source: Key of the source that was asked for.
-        backbone: As tables name it.
+        backbone: The backbone, as tables name it.
     """
     if not sources:
         return (

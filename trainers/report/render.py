@@ -98,7 +98,7 @@ def latex(table: Table) -> str:
     two-column page if it fits, and is scaled down if it is too wide.
     """
     table = with_short_columns(table)
-    environment = "table" if fits_one_column(table) else "table*"
+    environment = "table" if fits_one_column(table) else "table*"  # table* takes both columns
     width = len(table.columns)
     columns = " & ".join(escape_latex(column) for column in table.columns)
     lines = [f"% {escape_latex(note)}" for note in table.notes]
@@ -121,6 +121,7 @@ def latex(table: Table) -> str:
         for row in block.rows:
             cells = " & ".join(latex_cell(entry) for entry in row.entries)
             lines.append(rf"{latex_label(row)} & {cells} \\")
+    # The tabular was stored in box 0. It is printed as it is if it fits, else scaled to the width.
     lines += [
         r"\bottomrule", r"\end{tabular}}",
         r"\ifdim\wd0>\linewidth \resizebox{\linewidth}{!}{\usebox0}\else \usebox0\fi",
@@ -205,13 +206,13 @@ def csv_line(names: Sequence[str], row: TableRow, entry: Entry) -> list[object]:
     """A line of the CSV; None becomes an empty cell.
 
     Args:
-        names: Of the table, block, row and column.
+        names: Names of the table, the block, the row and the column.
         row: The row.
-        entry: Its cell.
+        entry: The cell.
     """
     value: object = entry.value
     if entry.words:
-        value = no_formula(entry.words)
+        value = no_formula(entry.words)  # a spreadsheet would compute text that begins with =
     seeds = entry.seeds if entry.seeds != UNEQUAL_SEEDS else None
     safe_names = [no_formula(name) for name in names]
     return [
@@ -221,6 +222,7 @@ def csv_line(names: Sequence[str], row: TableRow, entry: Entry) -> list[object]:
 
 
 def escape_markdown(text: str) -> str:
+    """A text for Markdown, on one line and without formatting."""
     text = " ".join(text.split())
     return re.sub(r"[\\|*_`\[\]<>]", r"\\\g<0>", text)
 

@@ -18,39 +18,51 @@ COUNT = "a whole number above 0"
 FROM_ZERO = "a whole number from 0"
 
 
+# What a field may be. `type(value) is int` excludes True and False, which are instances of int.
+
+
 def is_text(value: Any) -> bool:
+    """Whether a value is a text of at most 1,000 letters."""
     return isinstance(value, str) and len(value) <= 1000
 
 
 def is_name(value: Any) -> bool:
+    """Whether a value is a text that a table can show."""
     return is_text(value) and bool(value.strip()) and is_printable(value)
 
 
 def is_number(value: Any) -> bool:
+    """Whether a value is a finite number from 0."""
     return type(value) in (int, float) and 0 <= value <= 1e300
 
 
 def is_count(value: Any) -> bool:
+    """Whether a value is a whole number above 0."""
     return type(value) is int and 1 <= value <= 10**10
 
 
 def is_from_zero(value: Any) -> bool:
+    """Whether a value is a whole number from 0."""
     return type(value) is int and 0 <= value <= 2**63
 
 
 def is_list_of_texts(value: Any) -> bool:
+    """Whether a value is a list of texts, or null."""
     return value is None or (isinstance(value, list) and all(map(is_text, value)))
 
 
 def is_pairs_of_texts(value: Any) -> bool:
+    """Whether a value is a mapping of texts, or null."""
     return value is None or (isinstance(value, dict) and all(map(is_text, value.values())))
 
 
 def is_bool(value: Any) -> bool:
+    """Whether a value is true or false."""
     return isinstance(value, bool)
 
 
 def is_mapping(value: Any) -> bool:
+    """Whether a value is a mapping."""
     return isinstance(value, dict)
 
 

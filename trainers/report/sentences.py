@@ -12,7 +12,8 @@ from ..registry import method_info
 from ..runs.record import WORDS, Difference, RunRecord, value_label
 
 PROMPT = "model.prompt.protocol"
-REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of the direction of writing
+# Characters that change the direction of writing, by which a name could look like another one.
+REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 LONGEST = 40  # characters of a value in a label
 PARTS = re.compile(r"[^\s/]+[\s/]*")  # words, and folders of a path, with what follows them
 MANY = 6  # things that a note names before it says how many more there are
@@ -126,7 +127,7 @@ def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
     """The settings of a run that are not defaults, in words; a learnt prompt is none of them.
 
     Args:
-        record: Of the run.
+        record: Record of the run.
         without: Keys of settings that are not said.
     """
     hidden = set(without)
@@ -141,7 +142,7 @@ def difference_words(difference: Difference, second: bool) -> list[str]:
     """What makes a row another one than a row with the same label, in words.
 
     Args:
-        difference: Of two records.
+        difference: Difference of two records.
         second: Whether to describe the second of them, otherwise the first.
 
     Returns:
@@ -167,8 +168,13 @@ def difference_words(difference: Difference, second: bool) -> list[str]:
 
 
 def differing_part(text: str, other: str) -> str:
-    """The words of a long text, or the parts of a path, from the first one on that another text
-    does not have there; at least the last one."""
+    """The end of a long text or path, from the first word or folder in which it differs from
+    another; at least its last word.
+
+    Args:
+        text: The text to shorten.
+        other: The text that it is told apart from.
+    """
     words = PARTS.findall(text)
     other_words = PARTS.findall(other)
     start = 0
@@ -197,11 +203,11 @@ def short_value(value: Any) -> str:
 
 
 def listed(words: Sequence[str], most: int = MANY) -> str:
-    """Some things by name, and how many more there are.
+    """A list for a note, such as `a, b and 3 more`.
 
     Args:
-        words: The things.
-        most: How many are named.
+        words: What is listed.
+        most: How many are named; the others are counted.
     """
     if len(words) <= most:
         return ", ".join(words)
@@ -209,19 +215,21 @@ def listed(words: Sequence[str], most: int = MANY) -> str:
 
 
 def joined_with_and(words: Sequence[str]) -> str:
+    """Words as `a, b and c`."""
     return joined(words, "and")
 
 
 def joined_with_or(words: Sequence[str]) -> str:
+    """Words as `a, b or c`."""
     return joined(words, "or")
 
 
 def joined(words: Sequence[str], last: str) -> str:
-    """Words with commas, and another word before the last one.
+    """Words with commas, and a conjunction before the last one.
 
     Args:
-        words: The things.
-        last: such as `and`.
+        words: The words.
+        last: The conjunction, such as `and`.
     """
     if len(words) < 2:
         return "".join(words)
@@ -229,12 +237,20 @@ def joined(words: Sequence[str], last: str) -> str:
 
 
 def images_words(counts: Mapping[str, Sequence[int]]) -> str:
-    """The test images of some columns, by label."""
+    """The sentence on test images for a note.
+
+    Args:
+        counts: Numbers of images, by label of the column.
+    """
     return f"{images_fact(counts)}."
 
 
 def images_fact(counts: Mapping[str, Sequence[int]]) -> str:
-    """The same for a caption, without a full stop."""
+    """The words on test images for a caption, without a full stop.
+
+    Args:
+        counts: Numbers of images, by label of the column.
+    """
     words = []
     for label, numbers in counts.items():
         words.append(f"{label} {joined_with_and([f'{number:,}' for number in numbers])}")

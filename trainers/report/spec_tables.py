@@ -116,7 +116,7 @@ def corruption_tables(
                 # Other images of one corruption, such as a pilot, are named by their number.
                 is_only = corruptions.count(corruption) == 1
                 labels.append(corruption if is_only else grid.column_label(column))
-            labels += by_column.columns[len(labels) :]
+            labels += by_column.columns[len(labels) :]  # the average, if there is one
             title = f"{spec.title}, {grid.heading}, {name} at severity {worst}"
             notes = [*by_column.notes, *left_out, grid_texts(grid)]
             tables.append(replace(by_column, title=title, columns=labels, notes=notes))
@@ -127,7 +127,7 @@ def only_at_lower_severities(runs: Sequence[Measured], worst: int) -> list[str]:
     """A note on the methods and corruptions that were not run at the severity of a table.
 
     Args:
-        runs: On one data set.
+        runs: Runs on one data set.
         worst: The severity that the table shows.
     """
     severities: dict[str, list[int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -75,9 +75,9 @@ def single_run_table(
 
     Args:
         grid: The runs.
-        name: Of the table.
-        title: Of the table.
-        metrics: By name; those that no run has are left out.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
+        metrics: Names of the metrics; those that no run has are left out.
         notes: What the metrics mean.
         with_sets: Whether conformal sets are added.
     """
@@ -126,8 +126,8 @@ def single_run_rows(
 
     Args:
         cells: The runs of each row.
-        metrics: By name.
-        kinds: Of conformal sets.
+        metrics: Names of the metrics.
+        kinds: Kinds of conformal sets.
     """
     entries_of_row: dict[Row, list[Entry | None]] = {row: [] for row, _ in cells}
     for metric in metrics:
@@ -162,7 +162,12 @@ def set_kinds(grid: Grid) -> list[str]:
 
 
 def set_entries(cell: Sequence[Measured], kinds: Sequence[str]) -> list[Entry | None]:
-    """Coverage and size of each kind of conformal sets."""
+    """Coverage in percent and mean size of each kind of conformal sets, two cells per kind.
+
+    Args:
+        cell: The runs of a row on a data set, one per seed.
+        kinds: Kinds of conformal sets.
+    """
     entries: list[Entry | None] = []
     for kind in kinds:
         coverages = []
@@ -186,8 +191,8 @@ def interval_entry(intervals: Sequence[Interval], scale: int, decimals: int) -> 
 
     Args:
         intervals: One per seed.
-        scale: From the intervals' unit to the table's.
-        decimals: That the table shows.
+        scale: Factor from the intervals' unit to that of the table.
+        decimals: Number of decimals that the table shows.
     """
     entry = mean_entry([scale * float(interval.value) for interval in intervals], decimals)
     low = scale * float(intervals[0].low)
@@ -202,8 +207,8 @@ def decision_table(grid: Grid, name: str, title: str) -> Table | None:
 
     Args:
         grid: The runs of a backbone.
-        name: Of the table.
-        title: Of the table.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
     """
     return single_run_table(
         grid, name, title, DECISIONS, [DECISION_NOTE, SETS_NOTE], with_sets=True
@@ -211,7 +216,12 @@ def decision_table(grid: Grid, name: str, title: str) -> Table | None:
 
 
 def metric_tables(grid: Grid, name: str) -> list[Table]:
-    """All other metrics, in tables by what they measure."""
+    """Tables of the metrics that the other tables do not show, sorted by what they measure.
+
+    Args:
+        grid: The runs.
+        name: Name of the main table, to which the names of these tables add a word.
+    """
     elsewhere = {*DECISIONS, *CALIBRATION, *POSTHOC_TABLE, *POSTHOC, "seconds", "device_memory"}
     others = [metric for metric in METRICS if metric not in elsewhere]
     tables = []
@@ -233,8 +243,8 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
 
     Args:
         grid: The runs.
-        name: Of the table.
-        title: Of the table.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
     """
     columns = grid.common_columns()
     accuracy = RowBlock("Accuracy of those kept (%)", [])
@@ -296,8 +306,8 @@ def similarity_table(grid: Grid, name: str, title: str) -> Table | None:
 
     Args:
         grid: The runs.
-        name: Of the table.
-        title: Of the table.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
 
     Returns:
         None if no run knows the similarity of its classes.
@@ -347,8 +357,8 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
 
     Args:
         grid: The runs.
-        name: Of the table.
-        title: Of the table.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
 
     Returns:
         None if no data set has a prompt with which all methods were run.
@@ -381,14 +391,8 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
             entries[base].append(Entry(max(values), seeds=count))
             if base in unranked:
                 entries[base].append(None)
-                continue
-            wins = 0
-            for by_method in shared:
-                ranked = [value for name, value in by_method.items() if name not in unranked]
-                lowest = min(ranked)
-                if by_method[base] == lowest and ranked.count(lowest) == 1:
-                    wins += 1
-            entries[base].append(Entry(wins, 0, seeds=count))
+            else:
+                entries[base].append(Entry(times_lowest(base, shared, unranked), 0, seeds=count))
     if not labels:
         return None
     rows = []
@@ -397,3 +401,22 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     facts = [counted(len(prompts), "initial prompt"), images_fact(grid.counts())]
     notes = [fact_sentences(facts), *grid.notes]
     return Table(name, title, labels, [RowBlock("ECE (%)", rows)], notes, facts)
+
+
+def times_lowest(
+    method: str, by_prompt: Sequence[Mapping[str, float]], unranked: Collection[str],
+) -> int:
+    """With how many prompts a method has the lowest ECE, and no other has the same.
+
+    Args:
+        method: The method, which is ranked.
+        by_prompt: The ECE of each method, one mapping for each prompt.
+        unranked: Methods that do not count, because too many images failed.
+    """
+    times = 0
+    for ece in by_prompt:
+        ranked = [value for name, value in ece.items() if name not in unranked]
+        lowest = min(ranked)
+        if ece[method] == lowest and ranked.count(lowest) == 1:
+            times += 1
+    return times

@@ -12,7 +12,22 @@ UNEQUAL_SEEDS = 0
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell. Several seeds have `std`; one seed, or a difference, may have an interval."""
+    """One cell of a table.
+
+    Attributes:
+        value: The number, in the unit of the table; NaN is shown as a dash.
+        decimals: Number of decimals that are shown.
+        std: Standard deviation over seeds; None for one seed.
+        seeds: Number of seeds, or UNEQUAL_SEEDS.
+        low: Lower end of the interval; None if there is none. Several seeds have `std` instead.
+        high: Upper end of the interval.
+        difference: Difference from the baseline method; None if it is not stated.
+        better: Whether that difference is an improvement; None if it is not stated.
+        best: Whether it is the best of its column.
+        signed: Whether the value is a difference, which is always shown with its sign.
+        words: Text in place of a number.
+        ranked: Whether it may be the best. False if too many images failed.
+    """
 
     value: float
     decimals: int = 1
@@ -20,12 +35,12 @@ class Entry:
     seeds: int = 1
     low: float | None = None
     high: float | None = None
-    difference: float | None = None  # against the baseline method
-    better: bool | None = None  # whether that difference is an improvement
+    difference: float | None = None
+    better: bool | None = None
     best: bool = False
-    signed: bool = False  # a difference, always with its sign
-    words: str = ""  # shown in place of a number
-    ranked: bool = True  # False if too many images failed: never best
+    signed: bool = False
+    words: str = ""
+    ranked: bool = True
 
     def show(self, value: float) -> str:
         """A number with the decimals of this cell."""
@@ -70,15 +85,27 @@ def text_entry(words: str) -> Entry:
 
 @dataclass(frozen=True)
 class TableRow:
+    """One row of a table.
+
+    Attributes:
+        label: What the row is called.
+        method: Name of the method.
+        entries: The cells, one per column; None for an empty cell.
+        published: Whether the numbers are from a publication.
+        cite: BibTeX key of a published row.
+    """
+
     label: str
     method: str
     entries: Sequence[Entry | None]
     published: bool = False
-    cite: str = ""  # BibTeX key of a published row
+    cite: str = ""
 
 
 @dataclass(frozen=True)
 class RowBlock:
+    """Rows below a common label, such as those of one metric."""
+
     label: str
     rows: list[TableRow]
 
@@ -88,10 +115,10 @@ class Table:
     """A table with what is said about it.
 
     Attributes:
-        name: For files and anchors.
+        name: Name of the table, for its files and anchors.
         title: The first sentence of a caption.
         columns: Their labels.
-        blocks: Of rows.
+        blocks: Blocks of rows.
         notes: Sentences below the table. LaTeX has them in a file of their own.
         facts: What the caption says besides the title, in its second sentence: images, bins, marks.
         short_columns: Labels of the columns in LaTeX, where `columns` are much wider than the

@@ -49,9 +49,9 @@ def results_table(
 
     Args:
         grid: The runs.
-        name: Of the table.
-        title: Of the table.
-        metrics: By name.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
+        metrics: Names of the metrics.
         published: Which published rows are added.
         differences: Which rows state their difference from which other row.
     """
@@ -93,7 +93,7 @@ def result_entries(grid: Grid, common: Sequence[Column], metric: str) -> Entries
     Args:
         grid: The runs.
         common: The columns that are averaged; with one there is no average.
-        metric: By name.
+        metric: Name of the metric.
     """
     entries: Entries = {}
     for row in grid.rows:
@@ -111,7 +111,7 @@ def row_average(grid: Grid, row: Row, columns: Sequence[Column], metric: str) ->
         grid: The runs.
         row: The row.
         columns: The data sets.
-        metric: By name.
+        metric: Name of the metric.
     """
     cells = [grid.cells.get((row, column), []) for column in columns]
     return average_entry(cells, metric)
@@ -122,9 +122,9 @@ def metric_table(grid: Grid, name: str, title: str, metrics: Sequence[str]) -> T
 
     Args:
         grid: The runs.
-        name: Of the table.
-        title: Of the table.
-        metrics: By name, the columns.
+        name: Name of the table, for its files and anchors.
+        title: Title of the table.
+        metrics: Names of the metrics, which are the columns.
     """
     metrics = without_absent_memory(grid, metrics)
     common = grid.common_columns()
@@ -157,7 +157,7 @@ def table_facts(
     """Images, bins, and what the marks of a table mean, for its caption.
 
     Args:
-        blocks: Of the table.
+        blocks: Blocks of the table.
         grid: The runs.
         baselines: The rows from which others state their difference.
     """
@@ -175,7 +175,7 @@ def table_facts(
 
 
 def within_words(tuned: Sequence[Row]) -> str:
-    """Within what tuned methods are compared, if not all with one another."""
+    """Words for a caption on which tuned methods are compared; "" if all are with one another."""
     within = []
     if len({row.protocol for row in tuned}) > 1:
         within.append("prompt by prompt")
@@ -214,7 +214,7 @@ def spread_facts(
     """What ± means, if any entry has it.
 
     Args:
-        blocks: Of the table.
+        blocks: Blocks of the table.
         cells: The runs of each row and column.
     """
     for entry in entries_of(blocks):
@@ -224,7 +224,12 @@ def spread_facts(
 
 
 def metric_notes(grid: Grid, metrics: Sequence[str]) -> list[str]:
-    """What some metrics mean."""
+    """Notes on the metrics of a table whose names do not say what they are.
+
+    Args:
+        grid: The runs.
+        metrics: Names of the metrics that the table shows.
+    """
     notes = []
     if TEMPERATURE in metrics:
         notes.append(temperature_note(grid))

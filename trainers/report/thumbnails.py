@@ -32,13 +32,13 @@ def folders_in(parent: Path) -> list[Path]:
 
 
 class Thumbnails:
-    """Small pictures of the images below a data root.
-
-    Args:
-        root: The folder of the data sets, or of one of them; None shows no image.
-    """
+    """Small pictures of the images below a data root."""
 
     def __init__(self, root: Path | None) -> None:
+        """
+        Args:
+            root: The folder of the data sets, or of one of them; None shows no image.
+        """
         self.root = root
         self.folders: list[Path] = []
         if root is not None and root.is_dir():
@@ -72,7 +72,12 @@ class Thumbnails:
 
 
 def has_content(path: Path, identity: bytes) -> bool:
-    """Whether a file holds the image of this identity."""
+    """Whether a file holds an image with this content.
+
+    Args:
+        path: The file.
+        identity: Identity of the image, which begins with a digest of its content.
+    """
     try:
         with open_regular(path) as file:
             digest = hashlib.file_digest(file, new_hash).digest()  # type: ignore[arg-type]
@@ -82,6 +87,7 @@ def has_content(path: Path, identity: bytes) -> bool:
 
 
 def new_hash() -> hashlib.blake2b:
+    """The hash by which images are identified, see `datasets/image_index.py`."""
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 

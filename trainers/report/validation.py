@@ -27,7 +27,7 @@ class ImageSet:
 
     Attributes:
         image: Identities, (N,) of 16 bytes.
-        cluster: What images share that are not independent, (N,).
+        cluster: Identity of each image's cluster, (N,). Images of one cluster are not independent.
     """
 
     image: Array
@@ -50,8 +50,8 @@ class HeldOut:
     """Validation predictions that a test run may use, and what the report says about them.
 
     Attributes:
-        predictions: On images that are no test images; None if there are none.
-        notes: On images that were left out, and on runs that were refused.
+        predictions: Predictions on images that are no test images; None if there are none.
+        notes: Notes on images that were left out, and on runs that were refused.
     """
 
     predictions: Predictions | None
@@ -62,6 +62,12 @@ class ValidationRuns:
     """The runs on validation images of a report, by the test runs that they belong to."""
 
     def __init__(self, test: Sequence[FinishedRun], validation: Sequence[FinishedRun]) -> None:
+        """
+        Args:
+            test: Runs on test images.
+            validation: Runs on validation images. Those with the settings, data set and seed of a
+                test run belong to it.
+        """
         self.by_test: dict[int, list[FinishedRun]] = {}  # by the id() of a test run
         self.notes: list[str] = []
         groups = group_records([*test, *validation], "validation", lambda run: run.record)
@@ -110,7 +116,7 @@ class ValidationRuns:
 
         Args:
             test: The test run.
-            data: Its predictions.
+            data: Predictions of the run.
         """
         notes: list[str] = []
         test_images = image_set(data)
@@ -139,8 +145,15 @@ class ValidationRuns:
 
 
 def fallback_note(run: FinishedRun, predictions: Predictions) -> str:
-    """Why a validation run is not used: too many of its predictions are not the method's; "" if it
-    may be used."""
+    """Why a validation run is not used: too many of its predictions are not those of the method.
+
+    Args:
+        run: The validation run.
+        predictions: Its predictions.
+
+    Returns:
+        A sentence; "" if the run may be used.
+    """
     count = int(predictions.flagged.astype(bool).sum())
     total = len(predictions.label)
     if count <= MOST_FAILURES * total:
@@ -178,8 +191,8 @@ def without_test_images(
     """Validation predictions on images that are no test images, and a note on what was left out.
 
     Args:
-        predictions: On validation images.
-        test_images: Of the test run; None if they are not known.
+        predictions: Predictions on validation images.
+        test_images: Images of the test run; None if they are not known.
         where: Method and data set, for the note.
 
     Returns:

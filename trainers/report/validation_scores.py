@@ -35,7 +35,7 @@ class ValidationScores:
         Args:
             validation: The runs on validation images.
             criterion: The metric by which values are chosen.
-            bins: Of ECE and its like.
+            bins: Number of bins of ECE, ACE and MCE.
             notes: Gets a note on the images that were used, and on what could not be judged.
         """
         self.validation = validation

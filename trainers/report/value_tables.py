@@ -70,11 +70,11 @@ def column_value(
     Args:
         columns: What the columns are; see `TableSpec`.
         measured: The run.
-        runs: Those of its row, one of which may know the default of a setting.
-        backbone: As tables name it.
+        runs: Runs of its row, one of which may have the default value of a setting.
+        backbone: The backbone, as tables name it.
 
     Returns:
-        What makes it another column, and its label.
+        The key of the column, which is equal for all runs of a column, and its label.
     """
     record = measured.record
     if columns == "backbone":
@@ -91,7 +91,12 @@ def column_value(
 
 
 def shots_label(protocol: str, name: str) -> str:
-    """The column of a learnt prompt, as the paper prints it where the shots are known."""
+    """The column of a learnt prompt, as the paper prints it where the shots are known.
+
+    Args:
+        protocol: How the prompt was made; "" for a hand-written one.
+        name: What the user calls the prompt; "" if it has no name.
+    """
     if not protocol:
         return "Baseline"
     for text in (name, protocol):
@@ -105,10 +110,10 @@ def shots_label(protocol: str, name: str) -> str:
 def texts_label(changed: Mapping[str, Any]) -> str:
     """What a run's texts are, in words.
 
-    Descriptions are called so without their file, of which each data set has its own.
+    Descriptions are called `descriptions`, whatever the file: each data set has its own.
 
     Args:
-        changed: By key the default and the value of each changed setting, as in a record.
+        changed: Default and value of each changed setting, by key, as in a record.
     """
     words = []
     for key in TEXT_KEYS:
@@ -154,7 +159,7 @@ def value_table(
         backbones: The runs of each backbone, whose labels name the columns or the sources.
         spec: What the columns, rows and metrics are.
         published: Which published rows are added.
-        title: Of the table.
+        title: Title of the table.
     """
     tested = [run for run in runs if not method_info(run.run.trainer).trained]
     if spec.columns == "prompt":
@@ -202,9 +207,9 @@ def add_prompt_differences(entries: Entries, grid: ValueGrid, metric: str) -> No
     """Adds to the results from each learnt prompt the difference from this prompt untuned.
 
     Args:
-        entries: Of each row, one for each value, changed in place.
+        entries: The cells of each row, one for each value. The difference is added in place.
         grid: The runs.
-        metric: By name.
+        metric: Name of the metric.
     """
     for position, value in enumerate(grid.values):
         untuned = grid.untuned_row(value)
@@ -223,9 +228,9 @@ class ValueGrid:
     """Rows × values, each cell with the runs of several data sets.
 
     Attributes:
-        rows: In the order of papers.
+        rows: The rows, in the order of papers.
         shared: Settings that all rows share and the title states, in words by key.
-        values: Label of each column, by what makes it another column.
+        values: Label of each column, by its key; see `column_value`.
         cells: The runs of each row and value by data set.
         common: The data sets that all cells have; only these are averaged.
         left_out: Labels of the other data sets.
@@ -240,7 +245,7 @@ class ValueGrid:
 
         Args:
             runs: The test runs of the table.
-            backbones: The same by backbone, whose labels may name columns.
+            backbones: The same runs by backbone; the backbones' labels may name columns.
             spec: What the columns and rows are.
         """
         self.spec = spec
@@ -290,7 +295,7 @@ class ValueGrid:
 
         Args:
             runs: The test runs of the table.
-            backbones: The same by backbone.
+            backbones: The same runs by backbone.
             column_of: The data set of each run, by the id() of the run.
         """
         backbone_of = {}
@@ -334,9 +339,9 @@ class ValueGrid:
         """The runs of a cell that may be pooled as seeds; others are named in `notes`.
 
         Args:
-            row: Of the cell.
-            column: Its data set.
-            runs: Its runs.
+            row: Row of the cell.
+            column: Data set of the cell.
+            runs: Runs of the cell.
         """
         layers = layers_of_cell(runs, self.notes)
         for layer in layers[1:]:
@@ -358,9 +363,9 @@ class ValueGrid:
         """The published average of a row under a column's label, if it is over the same data sets.
 
         Args:
-            row: Whose method is looked up.
+            row: The row whose method is looked up.
             value: Key of `values`, whose label is the published column.
-            metric: By name.
+            metric: Name of the metric.
         """
         records = []
         for cell in self.cells_of(row, value):

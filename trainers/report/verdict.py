@@ -39,12 +39,12 @@ class Verdict:
     """What a page says first.
 
     Attributes:
-        lines: Of the methods, best first.
+        lines: Lines of the methods, best first.
         best: Label of the best row; "" if none is called best.
         sentence: Which method is best calibrated.
         findings: A sentence for each method against the baseline.
         basis: What it was measured on.
-        backbone: As tables name it.
+        backbone: The backbone, as tables name it.
     """
 
     lines: Sequence[Line]
@@ -103,7 +103,9 @@ def make_line(grid: Grid, row: Row, columns: Sequence[Column]) -> Line:
 
 
 def candidates(lines: Sequence[Line]) -> list[Line]:
-    """The methods that can be called best: tuned ones, otherwise all but zero-shot, otherwise all.
+    """The methods that may be called best.
+
+    They are the tuned ones; without any, all but zero-shot; without these, all.
     """
     tuned = []
     not_zero_shot = []
@@ -247,7 +249,7 @@ def accuracy_words(accuracy: Estimate, p: float) -> str:
 
     Args:
         accuracy: The difference with its interval, as fractions.
-        p: Its corrected p-value.
+        p: Corrected p-value.
     """
     words = (f"Accuracy {signed(accuracy.value)} points "
              f"[{signed(accuracy.low)}, {signed(accuracy.high)}]")
@@ -300,7 +302,7 @@ def over_words(value: float, other: float | None = None, unit: bool = True) -> s
 
     Args:
         value: Mean confidence − accuracy, a fraction.
-        other: That of the method named before; None if there is none.
+        other: Over-confidence of the method named before; None if there is none.
         unit: Whether "points" is written.
     """
     number = f"{100 * abs(value):.1f}"

@@ -24,6 +24,10 @@ def write_tables(out: Path, tables: Sequence[Table]) -> None:
     """Writes tables.md, tables.tex, tables_notes.tex, tables.csv, and tables.bib.
 
     The last one has the sources of published rows. Without any it is not written.
+
+    Args:
+        out: Folder of the files.
+        tables: Tables, in the order of the files.
     """
     write_text(out / "tables.md", "\n".join(render.markdown(table) for table in tables))
     write_text(out / "tables.csv", render.to_csv(tables))
@@ -80,9 +84,13 @@ def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[Named
 
 
 def with_free_name(figure: NamedFigure, drawn: Sequence[NamedFigure]) -> NamedFigure:
-    """The figure; with a number after its name if another one has this name.
+    """The figure, with a number after its name if another one has this name.
 
     Figures of an experiment with several backbones have equal names.
+
+    Args:
+        figure: The figure.
+        drawn: Figures that were written already.
     """
     names = [other.name for other in drawn]
     return replace(figure, name=free_name(figure.name, names))

@@ -16,7 +16,7 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
     """Zero-shot runs made of other runs, for prompts and images that no zero-shot run has.
 
     Args:
-        runs: With the same weights.
+        runs: Runs with the same weights.
     """
     source: Any = None
     covered = set()
@@ -25,6 +25,7 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
             covered.add(conditions(measured.record))
             source = measured.record.method.get("source")
     parts = []
+    # Runs with logits first: a part that is made of one has all metrics.
     for measured in sorted(runs, key=lambda run: not run.has_logits):
         if (
             not measured.run.has_zero_shot
@@ -43,19 +44,19 @@ def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list
     """The learnt prompts that some runs start from, without tuning.
 
     Args:
-        runs: Of a table.
+        runs: Runs of a table.
         known: All runs with the same weights, which may have tested these prompts without tuning.
     """
-    places = set()
+    prompts = set()
     for measured in runs:
         if starts_from_prompt(measured.record):
-            places.add(conditions(zero_shot_record(measured.record, None)))
+            prompts.add(conditions(zero_shot_record(measured.record, None)))
     present = {id(measured) for measured in runs}
     untuned = []
     for measured in [*known, *zero_shot_parts(known)]:
         if id(measured) in present or not is_untuned_prompt(measured.record):
             continue
-        if conditions(measured.record) in places:
+        if conditions(measured.record) in prompts:
             untuned.append(measured)
     return untuned
 
@@ -69,7 +70,7 @@ def is_learnt_and_trained(measured: Measured) -> bool:
 
 
 def conditions(record: RunRecord) -> str:
-    """What zero-shot predictions depend on."""
+    """All that zero-shot predictions depend on, as text: equal for runs that share them."""
     fields = [record.key("column"), record.key("table"), canonical_json(record.model["prompt"]),
               canonical_json(record.views.get("pixels")), str(record.numerics.get("precision"))]
     return "\n".join(fields)
@@ -79,8 +80,8 @@ def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:
     """The record of a run's zero-shot part.
 
     Args:
-        record: Of a tuned or trained run.
-        source: Of the zero-shot runs of the same table, whose row it belongs to.
+        record: Record of a tuned or trained run.
+        source: `method.source` of the zero-shot runs of the same table, whose row it joins.
     """
     changed = {}
     for key, values in record.changed.items():
@@ -97,7 +98,7 @@ def zero_shot_part(measured: Measured, record: RunRecord) -> Measured:
 
     Args:
         measured: A run of a method that tunes.
-        record: That a run of zero-shot under the same conditions would have.
+        record: The record that a zero-shot run under the same conditions would have.
     """
     return replace(
         measured, record=record, tuned=measured.zero_shot, metrics=measured.zero_shot_metrics,

@@ -1,4 +1,4 @@
-"""How an experiment's results are shown, as data.
+"""The layouts of experiments as data: which tables and figures show the results.
 
 The yaml file of an experiment gives `layout`: a name of LAYOUTS, or the same fields itself. To add
 a layout, add an entry here or write its fields into the yaml file; no code is needed.

@@ -20,7 +20,12 @@ DEMO = (
 
 
 def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
-    """What is made of the runs of an experiment."""
+    """The layout of an experiment: which tables and figures are made of its runs.
+
+    Args:
+        experiment: The experiment with its yaml file's layout.
+        workspace: What the command adds: the demo, a choice of values, the baseline.
+    """
     fields = layout_fields(experiment.layout)
     demo = is_demo(experiment, workspace)
     title = experiment.title
@@ -63,19 +68,25 @@ def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
 
 
 def differences_of(workspace: Workspace) -> Differences:
-    """Without further options, those of the SoC paper: from O-TPT, of newer methods."""
+    """Which rows state their difference from which method.
+
+    Without --baseline they are those of the SoC paper: methods newer than O-TPT, compared with it.
+    """
     if workspace.baseline:
         return Differences(workspace.baseline, workspace.ours, is_default=False)
     return Differences(paper.BASELINE, workspace.ours, only_newer=True)
 
 
 def is_demo(experiment: Experiment, workspace: Workspace) -> bool:
-    """Whether embedded data replaces the experiment's; one without data is the same everywhere."""
+    """Whether embedded data replaces that of the experiment.
+
+    Experiments without data, such as the count of operations, are the same in a demo.
+    """
     return workspace.demo and bool(experiment.datasets)
 
 
 def first_swept_keys(experiment: Experiment) -> list[str]:
-    """The settings whose values labels state: the first of each group of runs that sweeps some."""
+    """The settings whose values labels state: the first swept one of each group of runs."""
     keys: list[str] = []
     for group in experiment.runs:
         for key in group.sweep:
@@ -86,12 +97,12 @@ def first_swept_keys(experiment: Experiment) -> list[str]:
 
 
 def table_name(experiment: str, table: Mapping[str, Any], names: list[str]) -> str:
-    """The name of a table; a summary before tables of data sets is called so.
+    """The name of a table: that of the experiment, with `summary` or a number if there are several.
 
     Args:
-        experiment: Its name.
+        experiment: Name of the experiment.
         table: The table in the yaml file, by field.
-        names: Of the tables before it.
+        names: Names of the tables before it.
     """
     if table["columns"] in ("metric", "texts", "prompts"):
         return f"{experiment}_summary"
@@ -106,9 +117,9 @@ def table_spec(
     """The specification of one table of an experiment.
 
     Args:
-        experiment: Whose title, metrics and published tables it has.
-        table: As the layout's yaml file has it.
-        name: Of the table.
+        experiment: The experiment whose title, metrics and published tables it has.
+        table: The table as the layout's yaml file has it.
+        name: Name of the table, for its files and anchors.
         swept: Keys of the swept settings, which the rows may state.
     """
     columns = str(table["columns"])

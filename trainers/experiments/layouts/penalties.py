@@ -1,4 +1,4 @@
-"""Operations of the regularisers, counted: no run is needed."""
+"""A table of the number of operations that each regulariser takes, from formulas without runs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,29 +25,29 @@ class Operations(NamedTuple):
 
 
 def cubic_products(k: int, d: int) -> int:
-    """O-TPT's penalty as printed, in products of matrices, for k classes of d features."""
+    """Operations of O-TPT's penalty as printed, in matrix products, for k classes of d features."""
     return 2 * k**2 * d + 2 * k**3  # T Tᵀ; each row through its reflector
 
 
 def cubic_singles(k: int, d: int) -> int:
-    """O-TPT's penalty as printed, elementwise."""
+    """Operations of O-TPT's penalty as printed, elementwise."""
     # Three passes over the reflectors (outer product, factor, difference from I); on S: row norms,
     # normals, their squares, the final difference and its norms.
     return 3 * k**3 + 9 * k**2
 
 
 def similarity_products(k: int, d: int) -> int:
-    """The cosines of all pairs of classes, in products of matrices."""
+    """Operations of the cosines of all pairs of classes, in matrix products."""
     return 2 * k**2 * d
 
 
 def closed_form_singles(k: int, d: int) -> int:
-    """O-TPT's penalty in closed form, elementwise."""
+    """Operations of O-TPT's penalty in closed form, elementwise."""
     return 2 * k**2 + 2 * k  # squares, their sums, roots, mean
 
 
 def soc_singles(k: int, d: int) -> int:
-    """SoC's penalty, elementwise."""
+    """Operations of SoC's penalty, elementwise."""
     # Per pair: minimum, maximum, two of the normalisation, margin, half, difference, product, sum.
     return 9 * k * (k - 1) // 2
 

@@ -1,4 +1,4 @@
-"""Runs compared with third parties' logs of real runs: right images, mean confidence, bins, blocks.
+"""Compares runs with third parties' logs: right images, mean confidence, bins, blocks of images.
 
 Zero-shot has no randomness. It tests weights, preprocessing, class names, template and split before
 any method is judged. Its limits are those of rounding and of other software, computed from stored
@@ -52,16 +52,16 @@ class Comparison:
     """One quantity of a run next to a log.
 
     Attributes:
-        dataset: The column's label.
-        method: Registered name.
-        quantity: In words.
-        ours: Of the run.
-        log: Of the log; NaN for a distance from it.
-        limit: How far apart they may lie.
-        agrees: Whether they do not.
+        dataset: Label of the data set.
+        method: Registered name of the method.
+        quantity: What is compared, in words.
+        ours: Value of the run.
+        log: Value of the log; NaN where `ours` is itself a distance from the log.
+        limit: Largest distance of the two that still agrees.
+        agrees: Whether the distance is within the limit.
         source: Repository of the log.
-        link: To the log.
-        decimals: In tables.
+        link: Link to the log.
+        decimals: Number of decimals in tables.
         where: Which images differ, in words.
         is_judged: Whether it counts in the verdict.
     """
@@ -246,7 +246,7 @@ def compare_blocks(
 
 
 def classes_of_block(measured: Measured, start: int, end: int) -> str:
-    """The classes of some images of the test list.
+    """The classes of successive images of the test list, in words.
 
     Args:
         measured: Our run.
@@ -265,9 +265,9 @@ def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -
     """The comparisons as a table, a block for each data set and method.
 
     Args:
-        comparisons: Of all runs that have a log.
-        name: Of the table.
-        backbones: As tables name them.
+        comparisons: Comparisons of all runs that have a log.
+        name: Name of the table, for its files and anchors.
+        backbones: Backbones, as tables name them.
     """
     blocks: dict[str, RowBlock] = {}
     for comparison in comparisons:

@@ -1,4 +1,5 @@
-"""What one step of tuning does to the similarities of classes and to the lower bound of confidence.
+"""Tables of what one step of tuning does to the similarities of classes and to the lower bound of
+confidence.
 """
 from __future__ import annotations
 
@@ -42,11 +43,11 @@ class Adaptation:
     Attributes:
         before: Prototypes before tuning, (K, d).
         scale: CLIP's logit scale α.
-        steps: Of tuning.
+        steps: Number of tuning steps.
         zero_shot: Confidence before, (n,).
         mu: Largest similarity of two classes afterwards, (n,).
         similarity: Mean similarity of two classes afterwards, (n,).
-        confidence: Of the plain view afterwards, (n,).
+        confidence: Confidence of the plain view afterwards, (n,).
     """
 
     before: Array
@@ -88,16 +89,15 @@ def theory_tables(finished: FinishedRuns) -> Iterator[Table]:
 def adaptation(
     workspace: Workspace, method: str, dataset: str | DatasetPlace, backbone: str, out: Path,
 ) -> Adaptation:
-    """The prototypes of a method on a data set.
+    """Tunes on each image of a data set, and measures the prototypes.
 
-    Computed once: a file in `out` keeps it for later calls with the same settings, data and
-        weights.
+    The result is stored in a file for later calls with the same settings, data and weights.
 
     Args:
         workspace: Where data is read.
         method: Name of the trainer.
         dataset: Name of the data set, or where it lies.
-        backbone: As MODEL.BACKBONE.NAME.
+        backbone: Name of the backbone, as in MODEL.BACKBONE.NAME.
         out: Folder of the file.
     """
     cfg = configure(workspace, method, dataset, backbone, 0)
@@ -133,7 +133,7 @@ def adaptation(
 
 
 class TunedBatch(NamedTuple):
-    """Of each image of a batch, (B,); see `Adaptation`."""
+    """What is measured of each image of a batch, (B,); see `Adaptation`."""
 
     zero_shot: Array
     mu: Array
@@ -175,7 +175,7 @@ def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Ta
     """The similarities and the confidence before tuning and after it, by method.
 
     Args:
-        name: Of the table.
+        name: Name of the table, for its files and anchors.
         where: Data set and backbone, in words.
         adapted: The prototypes by method.
     """
@@ -219,7 +219,7 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
     It goes along the printed gradient of the prototypes, and not of the prompt.
 
     Args:
-        name: Of the table.
+        name: Name of the table, for its files and anchors.
         where: Data set and backbone, in words.
         data: The prototypes of a method.
         step: Length of the step along the gradient.
@@ -238,6 +238,7 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
     )
     rows = []
     for method, gradient, slopes, shift in gradients:
+        # The step itself, normalised again, against its first-order approximation.
         after = theory.similarity(theory.step_features(data.before, slopes, step))
         mu_after = theory.coherence(after)
         floor_after = float(theory.confidence_floor(mu_after, len(matrix), data.scale))
@@ -265,8 +266,8 @@ def table_row(label: str, method: str, values: Sequence[tuple[float, int]]) -> T
     """A row of values, each with its decimals.
 
     Args:
-        label: Of the row.
-        method: Its name, which gives the colour.
-        values: In the order of the columns, each with its number of decimals.
+        label: Label of the row.
+        method: Name of the method, which gives the colour.
+        values: Values in the order of the columns, each with its number of decimals.
     """
     return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])

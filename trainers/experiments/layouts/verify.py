@@ -1,5 +1,5 @@
-"""A check of this toolbox on one machine: each cell next to every published value of it, and a
-verdict.
+"""The experiment `verify`: compares each result with all published values of it, says whether they
+agree, and what may explain a difference.
 """
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Check:
-    """A row of the table on a column by one metric, in percent, next to the published values of it.
+    """One result by one metric next to the published values of it, in percent.
 
     Attributes:
-        dataset: The column's label.
-        method: The row's label.
-        trainer: The method's name.
-        metric: By name.
-        by_seed: Our values.
-        published: By source.
-        doubtful: Sources whose figure does not count, and why.
-        margin: By which the published range is widened.
+        dataset: Label of the data set, which is a column of the grid.
+        method: Label of the row: the method with its settings.
+        trainer: Name of the method.
+        metric: Name of the metric.
+        by_seed: Our values, by seed.
+        published: Published values, by source.
+        doubtful: Sources whose figure does not count, each with the reason.
+        margin: By how many points the published range is widened.
         fewer_images: Whether it was measured on fewer images than published.
         failed: Whether too many images failed for it to be judged.
-        backbone: As tables name it.
+        backbone: The backbone, as tables name it.
     """
 
     dataset: str
@@ -102,7 +102,7 @@ class Check:
 
     @property
     def counted(self) -> dict[str, float]:
-        """The published figures that count."""
+        """The published figures that are not doubtful, by source."""
         figures = {}
         for source, value in self.published.items():
             if source not in self.doubtful:
@@ -132,7 +132,7 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """AGREES, DIFFERS or UNPUBLISHED."""
+        """AGREES, DIFFERS, UNPUBLISHED or FAILED."""
         if self.allowed is None:
             return UNPUBLISHED
         if self.failed:
@@ -191,8 +191,8 @@ class Verification:
         """The sentences below the table of checks.
 
         Args:
-            sources: Whose figures the table shows.
-            blocks: Of the table.
+            sources: Sources whose figures the table shows.
+            blocks: Blocks of the table.
         """
         spread = ""
         if any(entry.spread.startswith("±") for entry in entries_of(blocks)):
@@ -308,7 +308,12 @@ class Verification:
 
 
 def check_record(check: Check, reasons: Sequence[str]) -> dict[str, Any]:
-    """A check, for verify.json; without a published figure it has no difference."""
+    """A check as an entry of verify.json.
+
+    Args:
+        check: The check. Without a published figure its difference is None there.
+        reasons: What may explain the difference, names of REASONS.
+    """
     difference = None
     if check.nearest:
         difference = check.difference
@@ -338,7 +343,7 @@ def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check
 
     Args:
         grid: The runs of a backbone.
-        metrics: By name.
+        metrics: Names of the metrics.
         is_demo: Whether embedded data replaces the data sets.
 
     Returns:
@@ -370,10 +375,10 @@ def make_check(
 
     Args:
         grid: The runs.
-        row: Of the cell.
-        column: Of the cell.
-        cell: Its runs, one per seed.
-        metric: By name.
+        row: Row of the cell.
+        column: Column of the cell.
+        cell: Runs of the cell, one per seed.
+        metric: Name of the metric.
         is_demo: Whether it is compared with the small CLIP's card instead of papers.
     """
     by_seed = {run.seed: METRICS[metric].scale * run.value(metric) for run in cell}
@@ -394,7 +399,7 @@ def margin_of(metric: str, checks: Sequence[Check]) -> float:
     """By how much published ranges of a metric are widened; see `rule`.
 
     Args:
-        metric: By name.
+        metric: Name of the metric.
         checks: All checks by this metric.
 
     Returns:
@@ -420,8 +425,8 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
     given as the reason.
 
     Args:
-        record: Of the run.
-        metric: By name.
+        record: Record of the run.
+        metric: Name of the metric.
 
     Returns:
         The figures in percent by source, and the reasons by source.
@@ -459,8 +464,8 @@ def card_figures(record: RunRecord, metric: str) -> dict[str, float]:
     """What the card of the small CLIP says about a run's conditions.
 
     Args:
-        record: Of the run.
-        metric: By name.
+        record: Record of the run.
+        metric: Name of the metric.
 
     Returns:
         The figure in percent by source; {} for other models and settings.
@@ -516,25 +521,32 @@ def explain_all(checks: Sequence[Check]) -> list[list[str]]:
 def explain(check: Check, zero_shot: Check | None) -> list[str]:
     """Names of REASONS that would explain a difference from the nearest source.
 
+    Zero-shot is the control: it depends on nothing but weights, images, class names and template.
+
     Args:
         check: A check of one metric.
-        zero_shot: The same check of zero-shot; None if it was not run.
+        zero_shot: The check of zero-shot on the same data set by the same metric; None if it was
+            not run.
     """
     if check.verdict != DIFFERS:
         return []
     if check.fewer_images:
         return ["images"]
-    close = ["precision"] if abs(check.difference) <= 2 * check.margin else []
+    if_small = ["precision"] if abs(check.difference) <= 2 * check.margin else []
     if method_info(check.trainer).zero_shot:
-        return ["templates", *close]
-    start = zero_shot.published.get(check.nearest) if zero_shot else None
-    if zero_shot is None or start is None:
-        return ["AugMix", *close]
+        return ["templates", *if_small]
+    published_zero_shot = zero_shot.published.get(check.nearest) if zero_shot else None
+    if zero_shot is None or published_zero_shot is None:
+        return ["AugMix", *if_small]
+    # Zero-shot differs to the same side.
     if zero_shot.verdict == DIFFERS and zero_shot.difference * check.difference > 0:
-        return ["templates", *close]
-    if abs(check.published[check.nearest] - start) < abs(check.ours - zero_shot.ours) / 2:
+        return ["templates", *if_small]
+    # Zero-shot does not explain it. How far does tuning move the result, there and here?
+    their_effect = abs(check.published[check.nearest] - published_zero_shot)
+    our_effect = abs(check.ours - zero_shot.ours)
+    if their_effect < our_effect / 2:
         return ["loss scaler", "precision"]
-    return ["AugMix", *close]
+    return ["AugMix", *if_small]
 
 
 def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> TableRow:

@@ -86,7 +86,7 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
 
     Args:
         methods: The mistakes of each method.
-        title: Of the figure.
+        title: Title of the figure.
     """
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)

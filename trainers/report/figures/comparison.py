@@ -118,7 +118,7 @@ def draw_bars(
     Args:
         axes: Where it is drawn.
         groups: The values, `groups[group][method]`. Group i stands around x = i.
-        methods: In the order in which their bars stand.
+        methods: The methods, in the order of their bars.
         numbers: Whether the values are printed above the bars.
     """
     step = 0.8 / len(methods)  # of a method's two bars
@@ -155,10 +155,13 @@ def write_above(axes: Axes, x: float, value: float) -> None:
 
 
 def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figure:
-    """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per
-    method.
+    """ECE by initial prompt: a line per prompt with a mark for each method.
+
+    Args:
+        title: Title of the figure.
+        ece: The values in percent, `ece[prompt][method]`.
     """
-    # By their worst method
+    # Sorted by the ECE of their worst method
     prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))
     methods = methods_of(ece.values())
     with styled():
@@ -203,19 +206,19 @@ def draw_plane(
     """A path over λ for each swept method, single marks for the others; lower right is best.
 
     Args:
-        title: Of the figure.
+        title: Title of the figure.
         sweeps: For each swept method its points by λ.
         references: The point of each other method.
     """
     with styled():
         figure = new_figure(COLUMN * 1.25, 3.1)
         axes = figure.subplots()
-        every = list(references.values())
+        all_points = list(references.values())
         for path_points in sweeps.values():
-            every += path_points.values()
+            all_points += path_points.values()
         for method in methods_of([sweeps, references]):
             info = method_info(method)
-            look: dict[str, Any] = {
+            style: dict[str, Any] = {
                 "color": info.colour,
                 "marker": info.marker,
                 "label": wrapped(info.label),
@@ -223,18 +226,17 @@ def draw_plane(
             if method in sweeps:
                 x, y = coordinates([sweeps[method][weight] for weight in sorted(sweeps[method])])
                 axes.plot(x, y, color=lighter(info.colour), linewidth=1, zorder=2)
-                axes.scatter(x, y, s=22, zorder=3, **look)
+                axes.scatter(x, y, s=22, zorder=3, **style)
             else:
-                filled = info.marker not in "1234x+|_"
-                edge: dict[str, Any] = (
-                    {"edgecolor": INK, "linewidth": 0.5} if filled else {"linewidth": 1.2}
-                )
+                edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.5}
+                if info.marker in "1234x+|_":  # markers of lines, which have no area
+                    edge = {"linewidth": 1.2}
                 point = references[method]
-                axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, **edge, **look)
+                axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, **edge, **style)
         axes.margins(0.14)
         axes.autoscale_view()
         axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
-        front = pareto_front(every)
+        front = pareto_front(all_points)
         if len(front) > 1:
             axes.step(*coordinates(front), where="pre", color=INK, linewidth=0.8,
                       linestyle=(0, (4, 3)), zorder=1, label="not beaten in both")
@@ -262,7 +264,7 @@ def draw_plane(
 
 
 def coordinates(points: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """Accuracies and ECEs of some points."""
+    """The accuracies and the ECEs of points."""
     accuracies = []
     errors = []
     for point in points:
@@ -272,8 +274,10 @@ def coordinates(points: Sequence[Point]) -> tuple[list[float], list[float]]:
 
 
 def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) -> Figure:
-    """A column for each corruption, ECE above accuracy, with a curve for each method over the
-    severity: `curves[corruption][method][severity]`.
+    """ECE and accuracy over the severity, with a column of two panels for each corruption.
+
+    Args:
+        curves: The points of each curve, `curves[corruption][method][severity]`.
     """
     with styled():
         figure = new_figure(min(PAGE, 1 + 1.7 * len(curves)), 3.6)
@@ -285,15 +289,15 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
                 levels = sorted(methods[method])
                 severities |= set(levels)
                 accuracies, errors = coordinates([methods[method][level] for level in levels])
-                look: dict[str, Any] = {
+                style: dict[str, Any] = {
                     "color": info.colour,
                     "marker": info.marker,
                     "markersize": 3.5,
                     "linewidth": 1,
                     "label": info.label,
                 }
-                panels[0, column].plot(levels, errors, **look)
-                panels[1, column].plot(levels, accuracies, **look)
+                panels[0, column].plot(levels, errors, **style)
+                panels[1, column].plot(levels, accuracies, **style)
             panels[0, column].set_title(short(corruption, 24), fontweight="bold", loc="left")
             panels[1, column].set(xlabel="severity", xticks=sorted(severities))
         for axes in panels.flat:
@@ -308,7 +312,8 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
 def merged_labels(
     sweep: Mapping[float, Point], axes: Axes
 ) -> list[tuple[str, tuple[float, float]]]:
-    """A label per λ with its accuracy and ECE; points that almost coincide share one.
+    """The labels of a path over λ, each with its accuracy and ECE. Points that almost coincide
+    share a label.
 
     Args:
         sweep: The points of a method by λ.
@@ -320,8 +325,9 @@ def merged_labels(
     for weight in sorted(sweep):
         at = sweep[weight]
         for members, first in groups:
-            beside = abs(at.accuracy - first.accuracy) < NEAR * (right - left)
-            if beside and abs(at.ece - first.ece) < NEAR * (high - low):
+            is_near_in_x = abs(at.accuracy - first.accuracy) < NEAR * (right - left)
+            is_near_in_y = abs(at.ece - first.ece) < NEAR * (high - low)
+            if is_near_in_x and is_near_in_y:
                 members.append(weight)
                 break
         else:
@@ -345,7 +351,7 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
 
 
 def methods_of(rows: Iterable[Mapping[Method, object]]) -> list[Method]:
-    """The methods of some mappings, in the order of papers."""
+    """The methods that are keys of any of the mappings, in the order of papers."""
     methods: dict[Method, None] = {}
     for row in rows:
         methods.update(dict.fromkeys(row))

@@ -175,8 +175,11 @@ def panel_lines(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> list[list[P
 
 
 def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = "") -> Figure:
-    """Selective accuracy by method, and the share of images that remain: `series[method]` are both
-    at THRESHOLDS.
+    """Selective accuracy by method, and below it the share of images that remain.
+
+    Args:
+        series: For each method accuracy and share, as fractions, at THRESHOLDS.
+        title: Title of the figure.
     """
     with styled():
         labels = [wrapped(method_info(method).label) for method in series]

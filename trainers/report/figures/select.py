@@ -52,9 +52,14 @@ class NamedFigure:
 def skip_on_error(
     make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: object,
 ) -> Iterator[NamedFigure]:
-    """The figures that `make(*args)` gives.
+    """The figures that `make(*args)` returns.
 
-    If it fails, one warning: tables and others are kept.
+    If it raises an exception, there is a warning instead of the figure, so that a report keeps its
+    tables and its other figures.
+
+    Args:
+        make: Returns a figure, or several.
+        args: Its arguments.
     """
     try:
         figures = make(*args)
@@ -73,17 +78,17 @@ def legend_style(grid: Grid, row: Row, label: str = "") -> MethodInfo:
     Args:
         grid: The runs.
         row: The row.
-        label: In place of the row's own.
+        label: Label in place of the row's own; "" keeps that.
     """
     info = method_info(row.method)
     bases: list[str] = []  # labels of the method's rows
     for other in grid.rows:
         if other.method == row.method and other.base not in bases:
             bases.append(other.base)
-    share = bases.index(row.base) / len(bases)
+    fraction = bases.index(row.base) / len(bases)  # 0 for the method's first row
     colour = info.colour
-    if share:
-        colour = lighter(colour, 0.8 * share)
+    if fraction:
+        colour = lighter(colour, 0.8 * fraction)
     return replace(info, label=label or row.label, colour=colour)
 
 
@@ -95,10 +100,10 @@ def captioned(
 
     Args:
         grid: The runs.
-        name: Of the file.
+        name: Name of the file.
         words: How the caption begins.
         figure: The figure.
-        columns: Whose images it shows; () for all.
+        columns: The columns whose images it shows; () for all.
         all_seeds: Whether it shows the mean of all seeds, or the first one.
     """
     caption = f"{words} {grid.images(columns)}"
@@ -121,7 +126,12 @@ def report_figures(grids: Sequence[Grid]) -> Iterator[NamedFigure]:
 
 
 def main_figures(grid: Grid, suffix: str) -> Iterator[NamedFigure]:
-    """The figures of a main table."""
+    """The figures of a main table.
+
+    Args:
+        grid: The runs of the table.
+        suffix: End of the figures' names, which tells backbones apart.
+    """
     yield from skip_on_error(reliability_figure, grid, f"reliability_grid{suffix}")
     common = grid.common_columns()
     if len(common) > 1:
@@ -143,7 +153,7 @@ def sweep_figures(main: Grid, sweeps: Sequence[Grid], suffix: str) -> Iterator[N
     Args:
         main: The runs with the main table's settings.
         sweeps: For each swept setting the runs that differ in it.
-        suffix: Of the figures' names, which tells backbones apart.
+        suffix: End of the figures' names, which tells backbones apart.
     """
     over_lambda = []  # the sweeps over λ, one for each method
     for grid in sweeps:
@@ -176,9 +186,9 @@ def common_lambda_figure(
     Args:
         main: The runs with the main table's settings, which has the other methods.
         over_lambda: The runs of each sweep.
-        grid: That of the sweeps which has the column.
+        grid: The sweep that has the column.
         column: The data set.
-        suffix: Of the figure's name.
+        suffix: End of the figure's name.
     """
     paths: dict[MethodInfo, dict[float, Point]] = {}
     for other in over_lambda:
@@ -200,7 +210,12 @@ def same_columns(grid: Grid, column: Column) -> list[Column]:
 
 
 def reliability_figure(grid: Grid, name: str) -> NamedFigure:
-    """The grid of reliability diagrams, methods × data sets."""
+    """The grid of reliability diagrams, methods × data sets.
+
+    Args:
+        grid: The runs, of which the first seed is drawn.
+        name: Name of the file.
+    """
     rows: dict[MethodInfo, dict[str, Diagram]] = {}
     for row in grid.rows:
         rows[legend_style(grid, row)] = {}
@@ -218,7 +233,7 @@ def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedF
     Args:
         grid: The runs.
         columns: The data sets.
-        name: Of the file.
+        name: Name of the file.
     """
     series = {}
     for row in grid.rows_on(columns):
@@ -234,13 +249,13 @@ def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedF
 def selective_on(
     grid: Grid, row: Row, columns: Sequence[Column], thresholds: ArrayLike,
 ) -> tuple[Array, Array]:
-    """Accuracy above each threshold and the share kept, of the images of these columns together.
+    """Accuracy and share of the images above each threshold, over the images of all columns.
 
     Args:
         grid: The runs.
         row: The method, of which the first seed is taken.
         columns: The data sets.
-        thresholds: Of confidence, (T,).
+        thresholds: Thresholds of confidence, (T,).
 
     Returns:
         Accuracy and share as fractions, (T,) each.
@@ -292,7 +307,12 @@ def has_sals(grid: Grid, row: Row) -> bool:
 
 
 def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
-    """One against two steps; none if no method was run with both."""
+    """ECE and accuracy after one and after two steps; no figure if no method was run with both.
+
+    Args:
+        grid: The runs with several numbers of steps.
+        suffix: End of the figure's name.
+    """
     rows, columns = rows_of_steps(grid)
     if columns:
         words = f"One against two steps, {grid.heading}; hatched: two steps."
@@ -340,7 +360,7 @@ def step_panels(
 
     Args:
         grid: The runs.
-        rows: Those after one and two steps, by the label of the method.
+        rows: The rows after one and two steps, by the label of the method.
         columns: The data sets.
     """
     panels: dict[str, dict[str, dict[MethodInfo, BeforeAfter]]] = {
@@ -365,7 +385,7 @@ def lambda_figure(
         column: The data set.
         sweeps: For each swept method its points by λ.
         others: The points of the other methods.
-        suffix: Of the figure's name.
+        suffix: End of the figure's name.
     """
     name = grid.column_label(column)
     words = f"Accuracy and ECE over λ, {name}, {grid.heading}; lower right is best."
@@ -413,7 +433,13 @@ def lambda_figures(grid: Grid) -> Iterator[NamedFigure]:
 
 
 def prompt_figure(grid: Grid, column: Column, suffix: str = "") -> NamedFigure:
-    """ECE by initial prompt and method on one data set."""
+    """ECE by initial prompt and method on one data set.
+
+    Args:
+        grid: The runs with several initial prompts.
+        column: The data set.
+        suffix: End of the figure's name.
+    """
     name = grid.column_label(column)
     words = f"ECE by initial prompt on {name}, {grid.heading}."
     figure = draw_prompts(name, prompt_errors(grid, column))
@@ -432,14 +458,13 @@ def prompt_errors(grid: Grid, column: Column) -> dict[str, dict[MethodInfo, floa
 def pair_figures(
     grid: Grid, column: Column, methods: Sequence[str] = (), suffix: str = "",
 ) -> Iterator[NamedFigure]:
-    """The mistakes of some methods, or of all, by pair of classes; none if nothing is known of
-    them.
+    """The mistakes of methods by pair of classes; no figure if no run has what it needs.
 
     Args:
         grid: The runs.
         column: The data set.
         methods: Their keys, such as `soc`; () for all.
-        suffix: Of the figure's name.
+        suffix: End of the figure's name.
     """
     data = {}
     for row, cell in grid.cells_on(column):
@@ -463,8 +488,14 @@ def pair_figures(
 
 
 def stream_figures(grid: Grid, column: Column, suffix: str = "") -> Iterator[NamedFigure]:
-    """Accuracy and ECE over the stream of the online methods, with zero-shot in the first one's
-    order.
+    """Accuracy and ECE over the stream of images, for the online methods and for zero-shot.
+
+    The zero-shot curve has the images in the order of the first method.
+
+    Args:
+        grid: The runs.
+        column: The data set.
+        suffix: End of the figure's name.
     """
     curves: dict[str, tuple[str, Running]] = {}
     for row, cell in grid.cells_on(column):
@@ -502,7 +533,7 @@ def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigur
     Args:
         grid: The runs.
         columns: The data sets.
-        name: Of the file.
+        name: Name of the file.
     """
     points = {}
     for row in grid.rows_on(columns):
@@ -526,7 +557,7 @@ def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]
 
     Args:
         grid: The runs on one data set, at all corruptions and severities.
-        name: Of the data set.
+        name: Name of the data set.
         texts: Seeds and texts, for the caption.
     """
     columns = grid.main_columns()

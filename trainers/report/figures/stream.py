@@ -18,11 +18,20 @@ LINE_STYLES = ("-", "--", ":", "-.")
 
 
 class Running(NamedTuple):
-    """Of each window: the position of its last image, and its metrics in percent, (n,) each."""
+    """Metrics of n successive windows of the stream, (n,) each.
+
+    Attributes:
+        position: Position of the window's last image.
+        accuracy: Accuracy in percent.
+        low: Lower end of its 95 % interval.
+        high: Upper end of its 95 % interval.
+        ece: ECE in percent.
+        window: Number of images in a window.
+    """
 
     position: Array
     accuracy: Array
-    low: Array  # end of accuracy's 95 % interval
+    low: Array
     high: Array
     ece: Array
     window: int
@@ -35,7 +44,7 @@ def running(confidence: Array, correct: Array, position: Array, bins: int) -> Ru
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
         position: Place of each image in the stream, (N,).
-        bins: Of ECE.
+        bins: Number of bins of ECE.
     """
     order = position.argsort()
     confidence = confidence[order]
@@ -59,8 +68,8 @@ def draw_stream(curves: Mapping[str, tuple[str, Running]], title: str) -> Figure
     Several curves of one method differ by their line styles.
 
     Args:
-        curves: By label the method's name and its values.
-        title: Of the figure.
+        curves: For each label the name of the method and its values.
+        title: Title of the figure.
     """
     with styled():
         figure = new_figure(PAGE, 2.6)

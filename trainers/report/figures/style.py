@@ -73,10 +73,10 @@ RC: Any = {
     "legend.handlelength": 1.6,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
-    "pdf.fonttype": 42,
+    "pdf.fonttype": 42,  # TrueType, which publishers require; the default is Type 3
     "text.parse_math": False,  # names may contain dollar signs
-    "svg.fonttype": "none",
-    "svg.hashsalt": "promptcal",
+    "svg.fonttype": "none",  # text stays text, in the fonts of the page
+    "svg.hashsalt": "promptcal",  # the same figure has the same ids each time
     "figure.dpi": 100,
 }
 
@@ -85,7 +85,7 @@ def lighter(colour: str, amount: float = 0.55) -> str:
     """A colour mixed with white.
 
     Args:
-        colour: As matplotlib takes it.
+        colour: A colour as matplotlib takes it.
         amount: Share of white, from 0 to 1.
     """
     red, green, blue = (part + (1 - part) * amount for part in to_rgb(colour))
@@ -93,7 +93,14 @@ def lighter(colour: str, amount: float = 0.55) -> str:
 
 
 def wrapped(label: str, width: int = 24) -> str:
-    """A row's label in lines of at most `width` letters: its settings may tell it from another row.
+    """A row's label in lines of at most `width` letters.
+
+    Only a label of more than four such lines is shortened: the settings at its end may be all that
+    tells two rows apart.
+
+    Args:
+        label: The label.
+        width: Letters per line.
     """
     return "\n".join(textwrap.wrap(short(label, 4 * width), width))
 
@@ -102,18 +109,19 @@ def legend_columns(labels: Iterable[str], width: float) -> int:
     """As many columns of a legend as fit into `width` inches.
 
     Args:
-        labels: Each may have several lines.
-        width: Of the legend.
+        labels: Labels, each of which may have several lines.
+        width: Width of the legend in inches.
     """
     longest = 0
     for label in labels:
         for line in label.splitlines():
             longest = max(longest, len(line))
+    # In inches: the handle of an entry takes 0.5, a letter about 0.062.
     return max(1, int(width / max(0.9, 0.5 + 0.062 * longest)))
 
 
 def short(name: str, most: int = 24) -> str:
-    """A name of at most `most` letters. Its end is kept too: it may tell it from other names."""
+    """A name of at most `most` letters. Its middle is left out: names often differ at the end."""
     if len(name) <= most:
         return name
     tail = most // 3
@@ -128,7 +136,10 @@ def styled() -> AbstractContextManager[None]:
 def new_figure(width: float, height: float, **layout: Any) -> Figure:
     """A figure without pyplot and its global state.
 
-    `layout` are paddings of the constrained layout.
+    Args:
+        width: Width in inches.
+        height: Height in inches.
+        layout: Paddings of the constrained layout.
     """
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**layout))
 
