@@ -700,6 +700,24 @@ def test_a_choice_says_which_seeds_it_is_made_on(tmp_path):
     assert "SoC: values 10, 30; seed 3; test images: UCF101 400." in notes
 
 
+def test_rows_of_a_sweep_are_values_where_data_sets_have_other_defaults(tmp_path):
+    """On UCF101 the default is λ 30 and λ 14 was given, on EuroSAT it is the other way round."""
+    folder = make_run(tmp_path, "SoC", sharpness=1.1, folder="UCF101 30")
+    settings = find_runs([folder])[0][0].record.method["settings"]
+    make_run(tmp_path, "SoC", settings={LAMBDA: 14.0}, sharpness=1.3, folder="UCF101 14")
+    make_run(tmp_path, "SoC", "EuroSAT", sharpness=1.5, folder="EuroSAT 14",
+             changes={"method.settings": {**settings, LAMBDA: 14.0}})
+    make_run(tmp_path, "SoC", "EuroSAT", sharpness=1.7, folder="EuroSAT 30",
+             changes={"changed": {LAMBDA: [14.0, 30.0]}})
+    report = report_on(tmp_path)
+    (sweep,) = [table for table in report.tables if table.title.startswith("ViT-L/14: λ")]
+    assert row_labels(sweep) == ["SoC, λ 14", "SoC, λ 30"]
+    for measured in measured_runs(tmp_path).test:
+        dataset, value = measured.run.name.split()
+        cell = entry(sweep, "ECE", f"SoC, λ {value}", dataset)
+        assert cell.value == pytest.approx(100 * measured.value("ece"))
+
+
 # The verdict
 
 def test_the_verdict_tells_data_sets_of_one_name_apart(tmp_path):

@@ -438,7 +438,7 @@ def grid_of(
     cells: dict[tuple[Row, Column], list[Measured]] = {}
     rows: list[Row] = []
     notes: list[str] = []
-    groups = group_records(runs, "row", record_of, without=hidden)
+    groups = groups_by_value(runs, stated, hidden)
     shared = shared_settings([group[0].record for group in groups], [*stated, *hidden])
     unstated = [*hidden, *shared]
     for group in groups:
@@ -458,6 +458,51 @@ def grid_of(
     others = [column for column in other_columns if not is_among(column, columns)]
     return Grid(title, backbone, columns, rows, cells, tuple(stated), list(shared.values()), others,
                 notes)
+
+
+def groups_by_value(
+    runs: Sequence[Measured], stated: Sequence[str], hidden: Sequence[str],
+) -> list[list[Measured]]:
+    """The runs of each row.
+
+    A row that states the value of a setting has the runs with this value, whether they were given
+    it or it is the default of their data set.
+
+    Args:
+        runs: Of a table.
+        stated: Settings whose values every label states, by key.
+        hidden: Settings or fields in which the runs of one row may differ.
+    """
+    by_method: dict[str, list[Measured]] = {}
+    for measured in runs:
+        by_method.setdefault(measured.run.trainer, []).append(measured)
+    groups = []
+    for alike in group_records(runs, "row", record_of, without=[*hidden, *stated]):
+        by_value: dict[str, list[Measured]] = {}
+        for measured in alike:
+            siblings = by_method[measured.run.trainer]
+            values = stated_values(stated, measured.record, siblings)
+            by_value.setdefault(canonical_json(values), []).append(measured)
+        groups += by_value.values()
+    return groups
+
+
+def stated_values(
+    stated: Sequence[str], record: RunRecord, siblings: Sequence[Measured],
+) -> dict[str, Any]:
+    """The values of some settings in a run, without those that the run has not.
+
+    Args:
+        stated: The settings, by key.
+        record: Of the run.
+        siblings: Runs of the same method, one of which may know the default of a setting.
+    """
+    values = {}
+    for key in stated:
+        value = value_of(key, record, siblings)
+        if value is not None:
+            values[key] = value
+    return values
 
 
 def row_order(row: Row) -> tuple:
@@ -643,11 +688,7 @@ def make_row(
         hidden: Settings that it does not state.
         siblings: Runs of the same method, one of which may know the default of a setting.
     """
-    values = {}
-    for key in stated:
-        value = value_of(key, record, siblings)
-        if value is not None:
-            values[key] = value
+    values = stated_values(stated, record, siblings)
     variant = ", ".join(setting_words(key, value) for key, value in values.items())
     settings = ", ".join(changed_words(record, [*values, *hidden]))
     prompt = prompt_words(record)
@@ -675,9 +716,11 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
     }
     if key in elsewhere:
         return record.get(elsewhere[key])
-    for measured in others:
-        if key in measured.record.changed:
-            return measured.record.changed[key][0]
+    knowing = [measured.record for measured in others if key in measured.record.changed]
+    # A default may be of one data set only.
+    knowing.sort(key=lambda other: other.data["dataset"] != record.data["dataset"])
+    if knowing:
+        return knowing[0].changed[key][0]
     return None
 
 

@@ -15,6 +15,7 @@ from .grid import (
     Column,
     Row,
     distinct_rows,
+    groups_by_value,
     joined_parts,
     largest_of_each_family,
     layers_of_cell,
@@ -304,7 +305,7 @@ class ValueGrid:
                 untuned.append(run)
             else:
                 tuned.append(run)
-        groups = group_records(tuned, "row", record_of, without=self.varied)
+        groups = groups_by_value(tuned, self.spec.rows, self.varied)
         groups += group_records(untuned, "row", record_of)  # of one prompt each
         records = [group[0].record for group in groups]
         self.shared = shared_settings(records, [*self.spec.rows, *self.varied])
