@@ -718,6 +718,31 @@ def test_rows_of_a_sweep_are_values_where_data_sets_have_other_defaults(tmp_path
         assert cell.value == pytest.approx(100 * measured.value("ece"))
 
 
+def test_a_default_that_was_edited_within_a_sweep_is_told(tmp_path):
+    """TTA.SELECT was 0.5 by default when the run with λ 10 was made."""
+    folder = make_run(tmp_path, "SoC", folder="λ 30")
+    settings = find_runs([folder])[0][0].record.method["settings"]
+    make_run(tmp_path, "SoC", settings={LAMBDA: 10.0}, folder="λ 10",
+             changes={"method.settings": {**settings, LAMBDA: 10.0, "TTA.SELECT": 0.5}})
+    _, sweep = compared(tmp_path)
+    note = "UCF101: the default of TTA.SELECT differs between rows (SoC, λ 10: 0.5; SoC, λ 30: 0.1)"
+    assert f"{note}." in sweep.notes
+    table = table_by(measured_runs(tmp_path).test, LAMBDA)
+    assert "the default of TTA.SELECT differs" in "\n".join(table.notes)
+
+
+def test_nothing_is_published_beside_runs_between_which_a_default_was_edited(tmp_path):
+    """λ 30 was the default of one run, λ 25 that of the other."""
+    folder = make_run(tmp_path, "SoC", n=3783, folder="a")
+    make_run(tmp_path, "TPT", n=3783)
+    settings = find_runs([folder])[0][0].record.method["settings"]
+    make_run(tmp_path, "SoC", n=3783, folder="b", sharpness=3.0,
+             changes={"method.settings": {**settings, LAMBDA: 25.0}})
+    table = report_on(tmp_path, published=True).tables[0]
+    published = [label.partition(" (")[0] for label in row_labels(table) if "published" in label]
+    assert published == ["Zero-shot", "TPT"]
+
+
 # The verdict
 
 def test_the_verdict_tells_data_sets_of_one_name_apart(tmp_path):

@@ -476,7 +476,7 @@ def groups_by_value(
     by_method: dict[str, list[Measured]] = {}
     for measured in runs:
         by_method.setdefault(measured.run.trainer, []).append(measured)
-    groups = []
+    groups: list[list[Measured]] = []
     for alike in group_records(runs, "row", record_of, without=[*hidden, *stated]):
         by_value: dict[str, list[Measured]] = {}
         for measured in alike:

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from ...datasets.utils.cli import counted
+from ..config.settings import setting_words
 from ..registry import method_info
+from ..runs.record import WORDS, RunRecord
 from .grid import Column, Grid, Row, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
@@ -24,6 +26,7 @@ def grid_notes(grid: Grid) -> list[str]:
         *name_notes(grid),
         *seed_notes(grid),
         *numerics_notes(grid),
+        *grid_default_notes(grid),
         *zero_shot_notes(grid),
         *bin_notes(grid),
         *average_notes(grid),
@@ -180,6 +183,81 @@ def numerics_notes(grid: Grid) -> list[str]:
             counts[row.label] = [str(count)]
     notes += differing_note("The default number of views differs between the rows", counts)
     return notes
+
+
+def grid_default_notes(grid: Grid) -> list[str]:
+    """Rows of one method that have other defaults. The number of views has a note of its own."""
+    notes = []
+    for column in grid.columns:
+        runs = {row.label: cell[0] for row, cell in grid.cells_on(column)}
+        notes += default_notes(grid.column_label(column), runs, but=["TTA.VIEWS"])
+    return notes
+
+
+def default_notes(
+    where: str, runs: Mapping[str, Measured], but: Sequence[str] = (),
+) -> list[str]:
+    """Settings whose defaults differ between runs of one method on the same images.
+
+    They were edited between the runs. A label states only what differs from the default of then.
+
+    Args:
+        where: The images, for the note.
+        runs: A run for each label.
+        but: Settings that are not looked at.
+    """
+    by_method: dict[str, dict[str, RunRecord]] = {}
+    for label, measured in runs.items():
+        by_method.setdefault(measured.run.trainer, {})[label] = measured.record
+    notes = []
+    for records in by_method.values():
+        first = next(iter(records.values()))
+        differing: dict[str, None] = {}
+        for record in records.values():
+            differing |= dict.fromkeys(differing_defaults(first, record, but))
+        for name in differing:
+            key = WORDS.get(name, name)  # the setting whose value a field holds
+            values: dict[str, list[str]] = {}
+            for label, record in records.items():
+                value = record.fields("values").get(name)
+                is_default = value is not None and key not in record.changed
+                if is_default and setting_words(key, value) not in label:
+                    values[label] = [str(value)]
+            notes += differing_note(f"{where}: the default of {key} differs between rows", values)
+    return notes
+
+
+def have_other_defaults(runs: Sequence[Measured], others: Sequence[Measured]) -> bool:
+    """Whether a default was edited between some runs and others of the same method.
+
+    Args:
+        runs: On some images.
+        others: On the same images.
+    """
+    for first in runs:
+        for second in others:
+            is_same_method = first.run.trainer == second.run.trainer
+            if is_same_method and differing_defaults(first.record, second.record):
+                return True
+    return False
+
+
+def differing_defaults(first: RunRecord, second: RunRecord, but: Sequence[str] = ()) -> list[str]:
+    """The settings and fields that two runs of one method were given no value of, and that differ.
+
+    A setting that has an effect in one of the runs only has no other default.
+
+    Args:
+        first: A record.
+        second: Another record.
+        but: Settings that are not looked at.
+    """
+    given = [*first.changed, *second.changed, *but]
+    names = []
+    for name, values in first.difference(second, "values", without=given).items():
+        if None not in values:
+            names.append(name)
+    return names
 
 
 def zero_shot_notes(grid: Grid) -> list[str]:

@@ -26,7 +26,7 @@ from .grid import (
     shared_settings,
     value_of,
 )
-from .grid_notes import differing_note
+from .grid_notes import default_notes, differing_note, have_other_defaults
 from .layout import TableSpec
 from .marks import Entries, mark_best, with_difference
 from .measure import Measured
@@ -369,9 +369,19 @@ class ValueGrid:
                 return None
             records += [run.record for run in cell]
         table = self.spec.published[0]
+        if self.has_other_defaults(row, value):
+            return None
         if not records or not paper.is_published_set(table, records, self.varied):
             return None
         return paper.find(table, metric, row.method, self.values[value])
+
+    def has_other_defaults(self, row: Row, value: str) -> bool:
+        """Whether a default was edited between a cell and others of its method."""
+        for column in self.common:
+            others = [by_column[column][0] for by_column in self.cells.values()]
+            if have_other_defaults(self.cells[row, value][column][:1], others):
+                return True
+        return False
 
     def cells_without_value(self) -> dict[tuple[Row, Column], list[Measured]]:
         """The runs of each row and data set, of the last value that has some."""
@@ -397,6 +407,7 @@ class ValueGrid:
         """Failed images, and what was left out."""
         notes = list(self.notes)
         notes += self.differing_seeds()
+        notes += self.differing_defaults()
         failed = self.failed_images()
         if failed:
             notes.append(
@@ -426,6 +437,17 @@ class ValueGrid:
                     label = joined_parts(row.label, self.values[value])
                     seeds[label] = [str(run.seed) for run in cell]
             notes += differing_note(f"{column.label}: view seeds differ between the cells", seeds)
+        return notes
+
+    def differing_defaults(self) -> list[str]:
+        """Notes on the averaged data sets on which cells of one method have other defaults."""
+        notes = []
+        for column in self.common:
+            runs = {}
+            for (row, value), runs_by_column in self.cells.items():
+                label = joined_parts(row.label, self.values[value])
+                runs[label] = runs_by_column[column][0]
+            notes += default_notes(column.label, runs, but=self.varied)
         return notes
 
     def failed_images(self) -> list[str]:

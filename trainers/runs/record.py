@@ -63,6 +63,7 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     "row": ROW,
     "column": COLUMN,
     "table": TABLE,
+    "values": VALUES,
     # Each seed of CoOp draws its own training images.
     "pool": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
     "pair": TABLE,
