@@ -186,6 +186,23 @@ def test_other_images_under_one_name_are_two_columns(tmp_path):
     assert columns == ["UCF101, 50 images (a)", "UCF101, 50 images (b)"]
 
 
+def test_data_sets_of_one_name_have_other_labels_in_all_tables_and_figures_of_a_report(tmp_path):
+    """Each is in another table: of λ of SoC, of λ of O-TPT, and of another backbone."""
+    for value in (10.0, 40.0):
+        make_run(tmp_path, "SoC", images="a", n=50, names=numbered("a", 50), folder=f"a {value}",
+                 settings={LAMBDA: value})
+        make_run(tmp_path, "OTPT", images="b", n=50, names=numbered("b", 50), folder=f"b {value}",
+                 settings={"TRAINER.OTPT.LAMBDA": value})
+    make_run(tmp_path, "SoC", images="c", n=50, folder="c", backbone="ViT-B/16")
+    report = report_on(tmp_path, with_figures=True)
+    labels_of = {table.title: table.columns for table in report.tables}
+    assert labels_of["Accuracy and ECE, ViT-B/16"] == ["UCF101, 50 images (c)"]
+    assert labels_of["ViT-L/14: λ of SoC"] == ["UCF101, 50 images (a)"]
+    assert labels_of["ViT-L/14: λ of O-TPT"] == ["UCF101, 50 images (b)"]
+    lambda_figures = [name for name in report.figures if name.startswith("lambda")]
+    assert lambda_figures == ["lambda_ucf101_50_images_b_2", "lambda_ucf101_50_images_a_2"]
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({"data.classes": "8:first"}, "class names first"),
     ({"data.subset": "50 of 90 images"}, "50 of 90 images"),

@@ -210,7 +210,6 @@ class Grid:
         for other in (*self.columns, *self.other_columns):
             if other.dataset == column.dataset:
                 same_dataset += 1
-        for other in self.columns:
             if (other.dataset, other.n, other.label) == (column.dataset, column.n, column.label):
                 twins.append(other)
         if with_count or same_dataset > 1:
