@@ -367,6 +367,18 @@ def test_no_formula_in_the_csv_no_command_in_the_latex_and_no_escape_in_the_term
     assert not set(render.terminal(table)) & {"\x1b", "\x07", "\x9b"}
 
 
+def test_names_of_a_foreign_run_are_no_commands_in_labels_of_latex(tmp_path):
+    name = "x}\\input{secret}"
+    for value in (10.0, 40.0):
+        make_run(tmp_path, "SoC", settings={"TRAINER.SOC.LAMBDA": value},
+                 changes={"names.backbone": name})
+    report_on(tmp_path, choose=["LAMBDA"])
+    for file in ("tables.tex", "tables_notes.tex"):
+        text = (tmp_path / "report" / file).read_text(encoding="utf-8")
+        assert "tab:choice_x_input_secret_1}" in text
+        assert "\\input{secret}" not in text
+
+
 def test_escapes_of_a_foreign_run_do_not_reach_the_terminal(tmp_path):
     names = {
         "names.dataset": "set\x1b[2J", "names.method": "\x1b]0;owned\x07TPT",
