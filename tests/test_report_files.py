@@ -375,7 +375,7 @@ def test_names_of_a_foreign_run_are_no_commands_in_labels_of_latex(tmp_path):
     report_on(tmp_path, choose=["LAMBDA"])
     for file in ("tables.tex", "tables_notes.tex"):
         text = (tmp_path / "report" / file).read_text(encoding="utf-8")
-        assert "tab:choice_x_input_secret_1}" in text
+        assert "tab:choice_x_input_secret__1}" in text
         assert "\\input{secret}" not in text
 
 
