@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from promptcal.trainers.report.arrange import arrange
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
 from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
@@ -304,6 +305,30 @@ def test_of_several_validation_runs_the_largest_counts_whatever_the_order_of_fol
     for table in report_on(tmp_path).tables:
         notes += table.notes
     assert "Fitted on validation images: SoC on UCF101 (200)" in "\n".join(notes)
+
+
+def test_the_order_of_folders_changes_nothing_where_runs_have_one_name(tmp_path):
+    """Two validation runs of one size, and a run with a copy that predicts otherwise."""
+    make_run(tmp_path / "test", "SoC", folder="run", sharpness=2.0)
+    for place, sharpness in (("a", 2.0), ("b", 9.0)):
+        root = tmp_path / place / "runs"
+        names = numbered(place, 100)
+        make_run(root, "SoC", split="val", n=100, folder="val", images=place, names=names,
+                 sharpness=sharpness)
+        make_run(root, "TPT", folder="TPT", sharpness=sharpness)
+    folders = [tmp_path / "test", tmp_path / "a" / "runs", tmp_path / "b" / "runs"]
+    seen = []
+    for order in (folders, folders[::-1]):
+        runs, _ = find_runs(order)
+        measured = measure(runs, default_layout())
+        (grid,) = arrange(measured.test)
+        values = {}
+        for (row, _), (first, *_) in grid.cells.items():
+            values[row.label] = (first.value("ece"), first.value("ece_temperature"))
+        seen.append((values, grid.notes))
+    assert seen[0] == seen[1]
+    (note,) = [note for note in seen[0][1] if "same record" in note]
+    assert note.endswith("a/runs/TPT counts, b/runs/TPT does not.")
 
 
 @pytest.mark.parametrize(("shared", "used", "note"), [

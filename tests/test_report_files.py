@@ -116,6 +116,19 @@ def test_only_complete_runs_are_found(tmp_path):
         find_runs([tmp_path / "nowhere"])
 
 
+def test_a_linked_folder_that_is_not_searched_is_named(tmp_path):
+    make_run(tmp_path / "here", "TPT", folder="TPT")
+    make_run(tmp_path / "elsewhere", "SoC", folder="SoC")
+    (tmp_path / "here" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "here" / "again").symlink_to(tmp_path / "here" / "TPT")  # is searched anyway
+    runs, notes = find_runs([tmp_path / "here"])
+    assert [run.name for run in runs] == ["TPT"]
+    (note,) = notes
+    assert note.startswith("linked: a link to a folder outside")
+    runs, notes = find_runs([tmp_path / "here", tmp_path / "here" / "linked"])
+    assert [run.name for run in runs] == ["TPT", "SoC"] and notes == []
+
+
 def predictions_of_another_run(folder, other):
     shutil.copy(other / "predictions.npz", folder / "predictions.npz")
 

@@ -629,8 +629,10 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
     different: dict[str, Measured] = {}
 
     def preference(measured: Measured) -> tuple:
-        # Of a run and its copy without logits, or with unreadable images, the run itself counts.
-        return not measured.has_logits, measured.flagged + measured.skipped, measured.run.name
+        # Of a run and its copy without logits, or with unreadable images, the run itself counts;
+        # of equal ones the first by its path, whatever the order on the command line.
+        path = str(measured.run.folder.resolve())
+        return not measured.has_logits, measured.flagged + measured.skipped, path
 
     for measured in sorted(runs, key=preference):
         if measured.record.id in different:

@@ -87,9 +87,9 @@ class ValidationRuns:
                 if note not in self.notes:
                     self.notes.append(note)
                 held_out = []
-            # The largest first; of equal ones by name, so that the order of folders does not
-            # matter.
-            held_out.sort(key=lambda run: (-run.results["n"], run.name))
+            # The largest first; of equal ones by their path, so that the order of the folders on
+            # the command line does not matter.
+            held_out.sort(key=lambda run: (-run.results["n"], str(run.folder.resolve())))
             for run in tested:
                 self.by_test[id(run)] = of_same_corruption(held_out, run) or held_out
         if unused:
