@@ -299,3 +299,13 @@ def test_a_metric_that_runs_lack_or_that_is_no_number_chooses_nothing(tmp_path):
     table = choice_table(tmp_path / "copies", criterion="nll")
     assert chosen(table, "best in hindsight") == []
     assert "No choice for SoC: NLL was not measured of" in "\n".join(table.notes)
+
+
+def test_a_default_that_was_edited_between_the_runs_is_no_default(tmp_path):
+    make_values(tmp_path, "UCF101", "test", {10.0: 1.2, 30.0: 2.2})
+    (run, *_) = measured_runs(tmp_path).test
+    settings = {**run.record.method["settings"], LAMBDA: 25.0}
+    make_run(tmp_path, "SoC", folder="25", changes={"method.settings": settings})
+    table = choice_table(tmp_path)
+    assert chosen(table, "default") == []
+    assert any("the default of λ was edited between the runs (" in note for note in table.notes)

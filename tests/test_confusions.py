@@ -58,6 +58,14 @@ def lambda_choice(measured):
 
 # Failed images
 
+def test_zero_shot_is_that_of_a_run_that_could_read_all_images(tmp_path):
+    make_run(tmp_path, "CTPT", skipped=range(3))
+    make_run(tmp_path, "SoC")
+    (grid,) = compared(tmp_path)
+    ((_, (zero_shot,)), *_) = grid.cells_on(grid.columns[0])
+    assert zero_shot.from_tuned_run and zero_shot.n == 400
+
+
 def test_copies_of_a_picture_that_could_not_be_read_are_not_compared(train, image_folder, tmp_path):
     """The second copy has the number of the first one where that could not be read."""
     first, *_, last = sorted(image_folder.rglob("*.png"))
@@ -473,6 +481,20 @@ def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_
         if row.method == "CoOp":
             seeds.append([run.seed for run in runs])
     assert seeds == [[0, 1]]
+
+
+def test_columns_of_prompts_of_as_many_shots_are_named_by_their_protocol(tmp_path):
+    for name, protocol in (
+        ("CoOp 2 shots", "CoOp 2 shots"), ("CoOp 2 shots", "CoOp 2 shots (epochs 5)"),
+        ("KgCoOp 2 shots", "KgCoOp 2 shots"), ("CoOp 4 shots", "CoOp 4 shots"),
+    ):
+        prompt = {**LEARNT, "protocol": protocol, "hash": protocol}
+        make_run(tmp_path, "SoC", folder=protocol,
+                 changes={"model.prompt": prompt, "names.prompt": name})
+    table = table_by(measured_runs(tmp_path).test, "prompt")
+    assert sorted(table.columns) == [
+        "4-shots", "CoOp 2 shots", "CoOp 2 shots (epochs 5)", "KgCoOp 2 shots"]
+    assert "CoOp, 2 shots, untuned, prompt CoOp 2 shots (epochs 5)" in row_labels(table)
 
 
 # Pilots

@@ -183,8 +183,7 @@ def value_table(
         labels = ", ".join(backbone.label for backbone in backbones)
         notes.append(published_note(sources, published.source, labels))
     title = ", ".join([title, *grid.shared.values()])
-    columns = distinct(list(grid.values.values()))
-    return Table(spec.name, title, columns, blocks, notes, facts)
+    return Table(spec.name, title, list(grid.values.values()), blocks, notes, facts)
 
 
 def result_entries(grid: ValueGrid, metric: str) -> Entries:
@@ -227,6 +226,7 @@ class ValueGrid:
         rows: In the order of papers.
         shared: Settings that all rows share and the title states, in words by key.
         values: Label of each column, by what makes it another column.
+        printed: What published tables call each column.
         cells: The runs of each row and value by data set.
         common: The data sets that all cells have; only these are averaged.
         left_out: Labels of the other data sets.
@@ -247,6 +247,7 @@ class ValueGrid:
         self.spec = spec
         self.varied = varied_keys(spec.columns)
         self.values: dict[str, str] = {}
+        self.printed: dict[str, str] = {}
         self.shared: dict[str, str] = {}
         self.cells: dict[tuple[Row, str], dict[Column, list[Measured]]] = {}
         self.rows: list[Row] = []
@@ -319,7 +320,14 @@ class ValueGrid:
                 self.values.setdefault(key, label)
                 runs_by_column = self.cells.setdefault((row, key), {})
                 runs_by_column.setdefault(column_of[id(run)], []).append(run)
-        renamed = distinct_rows(self.rows, self.varied)
+        self.printed = dict(self.values)
+        labels = list(self.printed.values())
+        for key, label in self.printed.items():
+            if labels.count(label) > 1:  # two prompts of as many shots
+                self.values[key] = key
+        of_prompts = [row for row in self.rows if is_untuned_prompt(row.record)]
+        others = [row for row in self.rows if row not in of_prompts]
+        renamed = {**distinct_rows(others, self.varied), **distinct_rows(of_prompts)}
         cells = {(renamed[row], key): by_column for (row, key), by_column in self.cells.items()}
         self.cells = cells
         self.rows = sorted(renamed.values(), key=row_order)
@@ -356,11 +364,11 @@ class ValueGrid:
         return [runs_by_column[column] for column in self.common]
 
     def published_cell(self, row: Row, value: str, metric: str) -> paper.Cell | None:
-        """The published average of a row under a column's label, if it is over the same data sets.
+        """The published average of a row and column, if it is over the same data sets.
 
         Args:
             row: Whose method is looked up.
-            value: Key of `values`, whose label is the published column.
+            value: Key of `printed`.
             metric: By name.
         """
         records = []
@@ -373,7 +381,7 @@ class ValueGrid:
             return None
         if not records or not paper.is_published_set(table, records, self.varied):
             return None
-        return paper.find(table, metric, row.method, self.values[value])
+        return paper.find(table, metric, row.method, self.printed[value])
 
     def has_other_defaults(self, row: Row, value: str) -> bool:
         """Whether a default was edited between a cell and others of its method."""
@@ -461,16 +469,6 @@ class ValueGrid:
                                       f"{run.flagged:,} with their zero-shot prediction, "
                                       f"{run.skipped:,} unreadable")
         return failed
-
-
-def distinct(labels: Sequence[str]) -> list[str]:
-    """Labels of columns; equal ones get a number."""
-    numbered = []
-    for position, label in enumerate(labels):
-        if labels.count(label) > 1:
-            label = f"{label} ({labels[: position + 1].count(label)})"
-        numbered.append(label)
-    return numbered
 
 
 def texts_note(cells: Iterable[tuple[str, Sequence[Measured]]]) -> str:

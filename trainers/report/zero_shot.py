@@ -25,7 +25,7 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
             covered.add(conditions(measured.record))
             source = measured.record.method.get("source")
     parts = []
-    for measured in sorted(runs, key=lambda run: not run.has_logits):
+    for measured in sorted(runs, key=lambda run: (not run.has_logits, run.skipped)):
         if (
             not measured.run.has_zero_shot
             or measured.from_tuned_run
