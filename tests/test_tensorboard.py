@@ -125,6 +125,14 @@ def test_runs_that_differ_in_no_setting_have_names_that_tell_them_apart(tmp_path
     assert zero_shot[1:] == ["Zero-shot, images other", "Zero-shot, class names 8:other"]
 
 
+@pytest.mark.parametrize(("method", "name"), [
+    ("a\0b/\x1b", "a?b-?"), ("..", "run"), ("λ" * 300, "λ" * 120),
+])
+def test_names_of_foreign_runs_are_names_of_files(tmp_path, method, name):
+    folder = make_run(tmp_path, "SoC", changes={"names.method": method})
+    assert next(iter(tensorboard_runs.named_event_folders([folder]))) == name
+
+
 def test_zero_shot_has_one_folder(train, tmp_path):
     assert train("ZeroShot").returncode == 0
     assert names(tmp_path / "run" / "tensorboard") == ["zero-shot"]

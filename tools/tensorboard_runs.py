@@ -24,10 +24,11 @@ from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.names import event_folder, zero_shot_event_folder
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.registry import ZERO_SHOT, method_info
-from promptcal.trainers.report.sentences import difference_words
+from promptcal.trainers.report.sentences import difference_words, plain_text
 from promptcal.trainers.runs.record import FILE_NAME, RunRecord
 
 EVENTS = "tensorboard"  # the folder of a run's event files
+LONGEST_NAME = 240  # bytes of a name, before its number; a file name may have 255
 # What zero-shot curves depend on.
 OF_ZERO_SHOT = ("data.images", "data.listing", "data.classes", "model", "views.pixels",
                 "numerics.precision")
@@ -163,7 +164,10 @@ def add_name(names: dict[str, Path], name: str, events: Path) -> None:
         name: The wanted one; a number is added if it is in use.
         events: The event folder.
     """
-    name = name.replace("/", "-")  # which would be a folder
+    name = plain_text(name).replace("/", "-")  # which would be a folder
+    name = name.replace("\n", " ").encode()[:LONGEST_NAME].decode(errors="ignore")
+    if name in ("", ".", ".."):  # as a foreign record may say
+        name = "run"
     unique = name
     number = 1
     while unique in names:
