@@ -1,6 +1,7 @@
 """Runs that look alike and are not, and equal runs that do not look it, are never mixed in
 silence."""
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -387,6 +388,20 @@ def test_validation_images_of_another_data_set_of_the_same_name_are_not_used(tmp
     measured = measured_runs(tmp_path)
     assert [run.temperature_from for run in measured.test] == [0, 0]
     assert "Several data sets are called ImageFolder" in "\n".join(measured.notes)
+
+
+def test_a_pilot_on_another_data_set_of_the_same_name_is_found_by_its_size(tmp_path):
+    make_run(tmp_path, "SoC", "ImageFolder", n=100, images="laptop", names=numbered("laptop", 100),
+             folder="laptop/pilot", changes={"data.subset": "100 of 1,400 images"})
+    make_run(tmp_path, "SoC", "ImageFolder", n=300, images="clinic", folder="clinic/test")
+    make_run(tmp_path, "SoC", "ImageFolder", n=90, split="val", folder="clinic/val")
+    measured = measured_runs(tmp_path)
+    assert [run.temperature_from for run in measured.test] == [0, 0]
+    assert "Several data sets are called ImageFolder" in "\n".join(measured.notes)
+    shutil.rmtree(tmp_path / "laptop")
+    make_run(tmp_path, "SoC", "ImageFolder", n=100, images="pilot", folder="pilot",
+             names=numbered("ImageFolder test", 100), changes={"data.subset": "100 of 300 images"})
+    assert [run.temperature_from for run in measured_runs(tmp_path).test] == [90, 90]
 
 
 def test_validation_images_under_the_same_corruption_come_first(tmp_path):
