@@ -142,6 +142,18 @@ def test_seeds_that_differ_in_more_than_the_seed_are_never_pooled(tmp_path, chan
     assert words in "\n".join(row_names)
 
 
+def test_an_edit_within_a_release_is_not_pooled_by_way_of_another_release(tmp_path):
+    for seed, (version, code) in enumerate((("1.1.0", "a"), ("1.2.0", "b"), ("1.2.0", "edited"))):
+        source = {"version": version, "hash": code, "plugin": ""}
+        make_run(tmp_path, "SoC", seed=seed, changes={"method.source": source})
+    (grid,) = compared(tmp_path)
+    seeds = []
+    for (row, _), runs in grid.cells.items():
+        if row.method == "SoC":
+            seeds.append([run.seed for run in runs])
+    assert seeds == [[0, 1], [2]]
+
+
 def test_equal_runs_count_once_and_different_runs_of_one_seed_have_rows(tmp_path):
     make_run(tmp_path, "SoC", folder="a")
     make_run(tmp_path, "SoC", folder="copy of a")
