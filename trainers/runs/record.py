@@ -63,6 +63,8 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     "row": ROW,
     "column": COLUMN,
     "table": TABLE,
+    # Two runs of one method on the same images, given the same settings, differ only if a default
+    # was edited.
     "values": VALUES,
     # Each seed of CoOp draws its own training images.
     "pool": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
