@@ -736,10 +736,13 @@ def test_what_was_not_run_at_the_severity_of_a_table_is_named(tmp_path):
         make_run(tmp_path, trainer, images=name, names=numbered(name, 400),
                  changes={"data.corruption": corruption, "data.severity": severity},
                  folder=f"{trainer}/{name}")
+    make_run(tmp_path, "SoC", images="fog 3", names=numbered("fog 3", 400), settings={LAMBDA: 10.0},
+             changes={"data.corruption": "fog", "data.severity": 3})
     spec = TableSpec("corruptions", "Corruptions", "corruption")
     (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
-    assert ("Not run at severity 5, so not in this table: TPT on fog (up to 3), SoC on snow "
-            "(up to 3).") in table.notes
+    (note,) = [note for note in table.notes if note.startswith("Not run at severity 5")]
+    for words in ("TPT on fog (up to 3)", "SoC on snow (up to 3)", "SoC, λ 10 on fog (up to 3)"):
+        assert words in note
 
 
 def test_names_in_letters_that_latex_lacks_differ(tmp_path):
