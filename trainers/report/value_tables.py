@@ -377,9 +377,9 @@ class ValueGrid:
                 return None
             records += [run.record for run in cell]
         table = self.spec.published[0]
-        if self.has_other_defaults(row, value):
-            return None
         if not records or not paper.is_published_set(table, records, self.varied):
+            return None
+        if self.has_other_defaults(row, value):
             return None
         return paper.find(table, metric, row.method, self.printed[value])
 
