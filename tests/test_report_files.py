@@ -451,7 +451,7 @@ def test_runs_of_one_name_below_several_folders_are_told_apart(tmp_path):
     make_run(tmp_path / "laptop", "SoC", folder="run")
     make_run(tmp_path / "cluster", "SoC", folder="run")
     runs, _ = find_runs([tmp_path / "laptop", tmp_path / "cluster"])
-    assert [run.name for run in runs] == ["run", "cluster/run"]
+    assert [run.name for run in runs] == ["laptop/run", "cluster/run"]
     done = run_tool("report.py", tmp_path / "laptop", tmp_path / "cluster", "--no-figures")
     assert re.search("run is the same run as .*run and counts once", done.stdout)
     assert "cluster/run" in done.stdout
