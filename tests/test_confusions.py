@@ -823,6 +823,13 @@ def test_a_default_that_was_edited_within_a_sweep_is_told(tmp_path):
     assert f"{note}." in sweep.notes
     table = table_by(measured_runs(tmp_path).test, LAMBDA)
     assert "the default of TTA.SELECT differs" in "\n".join(table.notes)
+    # In a main table, where the first row is of the zero-shot predictions of a run of SoC.
+    for steps, select in ((1, 0.5), (2, 0.1)):
+        given = {"TTA.STEPS": steps, LAMBDA: 10.0 * steps}
+        make_run(tmp_path / "main", "SoC", settings=given, folder=f"{steps} steps",
+                 changes={"method.settings": {**settings, **given, "TTA.SELECT": select}})
+    main = compared(tmp_path / "main")[0]
+    assert len(main.rows) == 3 and "the default of TTA.SELECT differs" in "\n".join(main.notes)
 
 
 def test_nothing_is_published_beside_runs_between_which_a_default_was_edited(tmp_path):

@@ -208,7 +208,9 @@ def default_notes(
     """
     by_method: dict[str, dict[str, RunRecord]] = {}
     for label, measured in runs.items():
-        by_method.setdefault(measured.run.trainer, {})[label] = measured.record
+        # Of the record: a zero-shot row may be made of a run of another method.
+        method = str(measured.record.method["trainer"])
+        by_method.setdefault(method, {})[label] = measured.record
     notes = []
     for records in by_method.values():
         first = next(iter(records.values()))
@@ -236,7 +238,7 @@ def have_other_defaults(runs: Sequence[Measured], others: Sequence[Measured]) ->
     """
     for first in runs:
         for second in others:
-            is_same_method = first.run.trainer == second.run.trainer
+            is_same_method = first.record.method["trainer"] == second.record.method["trainer"]
             if is_same_method and differing_defaults(first.record, second.record):
                 return True
     return False
