@@ -510,6 +510,15 @@ def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_
     assert seeds == [[0, 1]]
 
 
+def test_an_untuned_prompt_has_no_value_of_a_sweep(tmp_path):
+    for value in (10.0, 40.0):
+        make_run(tmp_path, "SoC", settings={LAMBDA: value},
+                 changes={"model.prompt": LEARNT, "names.prompt": "CoOp 2 shots"})
+    _, sweep = compared(tmp_path)
+    assert labels(sweep) == [
+        "CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 10", "SoC, CoOp 2 shots, λ 40"]
+
+
 def test_columns_of_prompts_of_as_many_shots_are_named_by_their_protocol(tmp_path):
     for name, protocol in (
         ("CoOp 2 shots", "CoOp 2 shots"), ("CoOp 2 shots", "CoOp 2 shots (epochs 5)"),

@@ -445,7 +445,7 @@ def grid_of(
         first_layer = layers[0]
         for number, layer in enumerate(layers):
             first = next(iter(layer.values()))[0]
-            siblings = [measured for measured in runs if measured.run.trainer == first.run.trainer]
+            siblings = [measured for measured in runs if measured.method == first.method]
             row = make_row(first.record, stated, unstated, siblings)
             if number > 0:
                 row = replace(row, details=layer_words(first_layer, layer))
@@ -474,12 +474,12 @@ def groups_by_value(
     """
     by_method: dict[str, list[Measured]] = {}
     for measured in runs:
-        by_method.setdefault(measured.run.trainer, []).append(measured)
+        by_method.setdefault(measured.method, []).append(measured)
     groups: list[list[Measured]] = []
     for alike in group_records(runs, "row", record_of, without=[*hidden, *stated]):
         by_value: dict[str, list[Measured]] = {}
         for measured in alike:
-            siblings = by_method[measured.run.trainer]
+            siblings = by_method[measured.method]
             values = stated_values(stated, measured.record, siblings)
             by_value.setdefault(canonical_json(values), []).append(measured)
         groups += by_value.values()

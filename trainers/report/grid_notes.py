@@ -208,9 +208,7 @@ def default_notes(
     """
     by_method: dict[str, dict[str, RunRecord]] = {}
     for label, measured in runs.items():
-        # Of the record: a zero-shot row may be made of a run of another method.
-        method = str(measured.record.method["trainer"])
-        by_method.setdefault(method, {})[label] = measured.record
+        by_method.setdefault(measured.method, {})[label] = measured.record
     notes = []
     for records in by_method.values():
         first = next(iter(records.values()))
@@ -238,8 +236,9 @@ def have_other_defaults(runs: Sequence[Measured], others: Sequence[Measured]) ->
     """
     for first in runs:
         for second in others:
-            is_same_method = first.record.method["trainer"] == second.record.method["trainer"]
-            if is_same_method and differing_defaults(first.record, second.record):
+            if first.method != second.method:
+                continue
+            if differing_defaults(first.record, second.record):
                 return True
     return False
 
