@@ -659,6 +659,9 @@ def test_rows_of_other_precision_or_views_are_named_though_no_setting_says_so(tm
     make_run(tmp_path, "OTPT")
     notes = "\n".join(compared(tmp_path)[0].notes)
     assert "Precision differs between the rows (TPT: fp16; O-TPT, SoC: fp32)." in notes
+    make_run(tmp_path, "TPT", folder="second TPT")  # labels now state the precision of TPT alone
+    notes = "\n".join(compared(tmp_path)[0].notes)
+    assert "(TPT, fp16: fp16; TPT, fp32 / O-TPT / SoC: fp32)" in notes
     assert "The code that makes views differs between the rows" in notes
     assert "zero-shot accuracy differs" not in notes
 

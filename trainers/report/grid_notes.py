@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from ...datasets.utils.cli import counted
-from ..config.settings import setting_words
 from ..registry import method_info
 from ..runs.record import WORDS, RunRecord
 from .grid import Column, Grid, Row, may_be_of_1_0
@@ -161,7 +160,7 @@ def seed_notes(grid: Grid) -> list[str]:
 
 
 def numerics_notes(grid: Grid) -> list[str]:
-    """Rows of other precision, engine or views, where their labels do not say so.
+    """Rows of other precision, engine or views, where one of their labels does not say so.
 
     The precision of a GPU is not that of a CPU by default, so no setting states it. A default may
     have been edited between two runs.
@@ -169,12 +168,14 @@ def numerics_notes(grid: Grid) -> list[str]:
     notes = []
     for path, words in NUMERICS.items():
         values: dict[str, list[str]] = {}
+        are_stated = True
         for (row, _), cell in grid.cells.items():
             value = cell[0].record.get(path)
-            stated = FIELD_WORDS[path].format(value)
-            if value is not None and stated not in row.label:
+            if value is not None and not cell[0].from_tuned_run:
                 values[row.label] = [str(value)]
-        notes += differing_note(f"{words} differs between the rows", values)
+                are_stated = are_stated and FIELD_WORDS[path].format(value) in row.label
+        if not are_stated:
+            notes += differing_note(f"{words} differs between the rows", values)
     counts: dict[str, list[str]] = {}
     for (row, _), cell in grid.cells.items():
         count = cell[0].record.get("views.count") or 1
@@ -199,7 +200,8 @@ def default_notes(
 ) -> list[str]:
     """Settings whose defaults differ between runs of one method on the same images.
 
-    They were edited between the runs. A label states only what differs from the default of then.
+    They were edited between the runs. A label states what differs from the default of then; only a
+    second row of the same label states more.
 
     Args:
         where: The images, for the note.
@@ -220,8 +222,7 @@ def default_notes(
             values: dict[str, list[str]] = {}
             for label, record in records.items():
                 value = record.fields("values").get(name)
-                is_default = value is not None and key not in record.changed
-                if is_default and setting_words(key, value) not in label:
+                if value is not None and key not in record.changed:
                     values[label] = [str(value)]
             notes += differing_note(f"{where}: the default of {key} differs between rows", values)
     return notes
