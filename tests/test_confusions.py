@@ -242,6 +242,19 @@ def test_the_same_images_under_other_class_names_or_as_a_part_have_labels_that_t
     assert len(set(columns)) == 2 and any(words in column for column in columns)
 
 
+def test_tables_of_values_and_choices_say_which_of_two_data_sets_of_one_name_they_use(tmp_path):
+    for images in ("a", "b"):
+        for value in (10.0, 40.0):
+            make_run(tmp_path, "SoC", n=50, images=images, names=numbered(images, 50),
+                     settings={LAMBDA: value}, folder=f"{images} {value}")
+    measured = measured_runs(tmp_path)
+    table = table_by(measured.test, LAMBDA)
+    assert table.caption.endswith("Test images: UCF101 (a) 50.")
+    assert "or the first one of equal size: UCF101 (b), 50 images." in "\n".join(table.notes)
+    assert "the choice is made on 50 images (b), not on 50 (a)." in "\n".join(
+        lambda_choice(measured).notes)
+
+
 def test_weights_of_one_name_are_two_tables(tmp_path):
     make_run(tmp_path, "SoC", backbone="mine", weights="a" * 16)
     make_run(tmp_path, "TPT", backbone="mine", weights="b" * 16)

@@ -12,7 +12,7 @@ from ...datasets.utils.registry import nearest
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
 from .arrange import sort_key
-from .grid import Column, layers_of_cell, make_columns, make_row, record_of, value_of
+from .grid import Column, layers_of_cell, make_columns, make_row, record_of, twin_words, value_of
 from .measure import MOST_FAILURES, Measured
 from .metrics import ranking_metrics
 from .sentences import difference_words
@@ -245,9 +245,11 @@ def cells_by_dataset(
             cell[text] = [by_value[text][seed] for seed in sorted(seeds)]
         if column.dataset in chosen:
             smaller, _ = chosen[column.dataset]
+            used = f"{column.n:,} images{twin_words(column, list(by_column))}"
+            unused = f"{smaller.n:,}{twin_words(smaller, list(by_column))}"
             notes.append(
                 f"{column.dataset} was run on several sets of test images: the choice is made on "
-                f"{column.n:,} images, not on {smaller.n:,}."
+                f"{used}, not on {unused}."
             )
         chosen[column.dataset] = (column, cell)
     return dict(sorted(chosen.values(), key=lambda item: item[0].order))

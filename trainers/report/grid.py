@@ -206,17 +206,13 @@ class Grid:
         """
         label = column.label
         same_dataset = 0
-        twins = []
-        for other in (*self.columns, *self.other_columns):
+        columns = [*self.columns, *self.other_columns]
+        for other in columns:
             if other.dataset == column.dataset:
                 same_dataset += 1
-            if (other.dataset, other.n, other.label) == (column.dataset, column.n, column.label):
-                twins.append(other)
         if with_count or same_dataset > 1:
             label += f", {column.n:,} images"
-        if len(twins) > 1:
-            label += f" ({content_words(column, twins)})"
-        return label
+        return label + twin_words(column, columns)
 
     def columns_of(self, dataset: str) -> list[Column]:
         """The columns of one data set. Their images may overlap."""
@@ -315,6 +311,22 @@ class Grid:
         """
         values = [mean_over_seeds(self.cells[row, column], metric) for column in columns]
         return float(np.mean(values))
+
+
+def twin_words(column: Column, columns: Sequence[Column]) -> str:
+    """What a label adds where another set of as many images has the same name; "" otherwise.
+
+    Args:
+        column: One of the columns, or one of the same images.
+        columns: All columns of a report.
+    """
+    twins = []
+    for other in columns:
+        if (other.dataset, other.n, other.label) == (column.dataset, column.n, column.label):
+            twins.append(other)
+    if len(twins) < 2:
+        return ""
+    return f" ({content_words(column, twins)})"
 
 
 def content_words(column: Column, twins: Sequence[Column]) -> str:

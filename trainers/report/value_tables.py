@@ -24,6 +24,7 @@ from .grid import (
     record_of,
     row_order,
     shared_settings,
+    twin_words,
     value_of,
 )
 from .grid_notes import default_notes, differing_note, have_other_defaults
@@ -228,6 +229,7 @@ class ValueGrid:
         values: Label of each column, by what makes it another column.
         printed: What published tables call each column.
         cells: The runs of each row and value by data set.
+        columns: All data sets.
         common: The data sets that all cells have; only these are averaged.
         left_out: Labels of the other data sets.
         smaller: Labels of sets of images that are left out for a larger one of the same data set.
@@ -257,6 +259,7 @@ class ValueGrid:
         self.smaller: list[str] = []
         self.relabelled: list[str] = []
         columns, column_of = make_columns(runs)
+        self.columns = columns
         self.arrange(runs, backbones, column_of)
         for (row, _), runs_by_column in self.cells.items():
             for column, cell in runs_by_column.items():
@@ -266,7 +269,7 @@ class ValueGrid:
             if all(column in runs_by_column for runs_by_column in self.cells.values()):
                 shared.append(column)
             else:
-                label = column.label
+                label = self.label(column)
                 if [other.dataset for other in columns].count(column.dataset) > 1:
                     label += f", {column.n:,} images"
                 self.left_out.append(label)
@@ -276,7 +279,7 @@ class ValueGrid:
         for column in shared:
             if column in self.common:
                 continue
-            label = f"{column.label}, {column.n:,} images"
+            label = f"{self.label(column)}, {column.n:,} images"
             if column.dataset in averaged:
                 self.smaller.append(label)
             else:
@@ -331,6 +334,10 @@ class ValueGrid:
         cells = {(renamed[row], key): by_column for (row, key), by_column in self.cells.items()}
         self.cells = cells
         self.rows = sorted(renamed.values(), key=row_order)
+
+    def label(self, column: Column) -> str:
+        """A data set, told apart from another one of the same name and size."""
+        return column.label + twin_words(column, self.columns)
 
     def untuned_row(self, protocol: str) -> Row | None:
         """The row of a learnt prompt without tuning; None if there is none."""
@@ -403,7 +410,7 @@ class ValueGrid:
         """What is averaged, for the caption."""
         counts: dict[str, list[int]] = {}
         for column in self.common:
-            counts.setdefault(column.label, []).append(column.n)
+            counts.setdefault(self.label(column), []).append(column.n)
         if not counts:
             return ["no data set is common to all cells"]
         facts = [images_fact(counts)]
@@ -425,7 +432,8 @@ class ValueGrid:
             notes.append(f"Left out, because not every cell has them: {listed(self.left_out)}.")
         if self.smaller:
             notes.append(
-                f"Left out for a larger set of images of the same data set: {listed(self.smaller)}."
+                "Left out for a larger set of images of the same data set, or the first one of "
+                f"equal size: {listed(self.smaller)}."
             )
         if self.relabelled:
             notes.append(
