@@ -1,6 +1,7 @@
 """Settings chosen on validation images and on other data sets, beside the best in hindsight."""
 from pathlib import Path
 
+import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.definition import read_experiment
@@ -10,9 +11,10 @@ from promptcal.trainers.experiments.reproduce import make_plans, read_experiment
 from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report.candidates import refers_to
 from promptcal.trainers.report.choices import choice_tables
+from promptcal.trainers.report.export import export_runs
 
 from common import run_tool
-from made_runs import entry, make_run, measured_runs, numbered
+from made_runs import entry, make_run, measured_runs, numbered, simulate
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 # By data set and split, how sharp the logits are at each λ. The sharper, the higher is ECE.
@@ -279,3 +281,31 @@ def test_an_experiment_runs_its_validation_runs_and_shows_the_choice(tmp_path):
     main_table = done.stdout.partition("chosen without")[0]
     assert "SoC, λ 50" in main_table
     assert "LandCover 4." in main_table  # validation runs are no columns of it
+
+
+def test_a_metric_that_runs_lack_or_that_is_no_number_chooses_nothing(tmp_path):
+    """AUROC is no number where no prediction is wrong, and copies without logits have no NLL."""
+    label = simulate(n=100)[0]
+    right = 10 * np.eye(8)[label]
+    half_right = np.concatenate([np.roll(right[:50], 1, axis=1), right[50:]])
+    for value, logits in ((10.0, right), (40.0, half_right)):
+        make_run(tmp_path / "runs", "SoC", n=100, settings={LAMBDA: value}, logits=logits,
+                 label=label)
+    table = choice_table(tmp_path / "runs", criterion="auroc")
+    assert chosen(table, "best in hindsight") == ["40"]
+    assert ("SoC on UCF101, best in hindsight: λ 10 cannot be chosen, because AUROC is no number "
+            "there.") in table.notes
+    export_runs([tmp_path / "runs"], tmp_path / "copies")
+    table = choice_table(tmp_path / "copies", criterion="nll")
+    assert chosen(table, "best in hindsight") == []
+    assert "No choice for SoC: NLL was not measured of" in "\n".join(table.notes)
+
+
+def test_a_default_that_was_edited_between_the_runs_is_no_default(tmp_path):
+    make_values(tmp_path, "UCF101", "test", {10.0: 1.2, 30.0: 2.2})
+    (run, *_) = measured_runs(tmp_path).test
+    settings = {**run.record.method["settings"], LAMBDA: 25.0}
+    make_run(tmp_path, "SoC", folder="25", changes={"method.settings": settings})
+    table = choice_table(tmp_path)
+    assert chosen(table, "default") == []
+    assert any("the default of λ was edited between the runs (" in note for note in table.notes)

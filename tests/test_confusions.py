@@ -1,10 +1,12 @@
 """Runs that look alike and are not, and equal runs that do not look it, are never mixed in
 silence."""
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from promptcal.trainers.report.arrange import arrange
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
 from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
@@ -56,6 +58,14 @@ def lambda_choice(measured):
 
 
 # Failed images
+
+def test_zero_shot_is_that_of_a_run_that_could_read_all_images(tmp_path):
+    make_run(tmp_path, "CTPT", skipped=range(3))
+    make_run(tmp_path, "SoC")
+    (grid,) = compared(tmp_path)
+    ((_, (zero_shot,)), *_) = grid.cells_on(grid.columns[0])
+    assert zero_shot.from_tuned_run and zero_shot.n == 400
+
 
 def test_copies_of_a_picture_that_could_not_be_read_are_not_compared(train, image_folder, tmp_path):
     """The second copy has the number of the first one where that could not be read."""
@@ -132,6 +142,18 @@ def test_seeds_that_differ_in_more_than_the_seed_are_never_pooled(tmp_path, chan
     assert words in "\n".join(row_names)
 
 
+def test_an_edit_within_a_release_is_not_pooled_by_way_of_another_release(tmp_path):
+    for seed, (version, code) in enumerate((("1.1.0", "a"), ("1.2.0", "b"), ("1.2.0", "edited"))):
+        source = {"version": version, "hash": code, "plugin": ""}
+        make_run(tmp_path, "SoC", seed=seed, changes={"method.source": source})
+    (grid,) = compared(tmp_path)
+    seeds = []
+    for (row, _), runs in grid.cells.items():
+        if row.method == "SoC":
+            seeds.append([run.seed for run in runs])
+    assert seeds == [[0, 1], [2]]
+
+
 def test_equal_runs_count_once_and_different_runs_of_one_seed_have_rows(tmp_path):
     make_run(tmp_path, "SoC", folder="a")
     make_run(tmp_path, "SoC", folder="copy of a")
@@ -186,6 +208,23 @@ def test_other_images_under_one_name_are_two_columns(tmp_path):
     assert columns == ["UCF101, 50 images (a)", "UCF101, 50 images (b)"]
 
 
+def test_data_sets_of_one_name_have_other_labels_in_all_tables_and_figures_of_a_report(tmp_path):
+    """Each is in another table: of λ of SoC, of λ of O-TPT, and of another backbone."""
+    for value in (10.0, 40.0):
+        make_run(tmp_path, "SoC", images="a", n=50, names=numbered("a", 50), folder=f"a {value}",
+                 settings={LAMBDA: value})
+        make_run(tmp_path, "OTPT", images="b", n=50, names=numbered("b", 50), folder=f"b {value}",
+                 settings={"TRAINER.OTPT.LAMBDA": value})
+    make_run(tmp_path, "SoC", images="c", n=50, folder="c", backbone="ViT-B/16")
+    report = report_on(tmp_path, with_figures=True)
+    labels_of = {table.title: table.columns for table in report.tables}
+    assert labels_of["Accuracy and ECE, ViT-B/16"] == ["UCF101, 50 images (c)"]
+    assert labels_of["ViT-L/14: λ of SoC"] == ["UCF101, 50 images (a)"]
+    assert labels_of["ViT-L/14: λ of O-TPT"] == ["UCF101, 50 images (b)"]
+    lambda_figures = [name for name in report.figures if name.startswith("lambda")]
+    assert lambda_figures == ["lambda_ucf101_50_images_b_2", "lambda_ucf101_50_images_a_2"]
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({"data.classes": "8:first"}, "class names first"),
     ({"data.subset": "50 of 90 images"}, "50 of 90 images"),
@@ -201,6 +240,19 @@ def test_the_same_images_under_other_class_names_or_as_a_part_have_labels_that_t
     main, = compared(tmp_path)
     columns = [main.column_label(column) for column in main.columns]
     assert len(set(columns)) == 2 and any(words in column for column in columns)
+
+
+def test_tables_of_values_and_choices_say_which_of_two_data_sets_of_one_name_they_use(tmp_path):
+    for images in ("a", "b"):
+        for value in (10.0, 40.0):
+            make_run(tmp_path, "SoC", n=50, images=images, names=numbered(images, 50),
+                     settings={LAMBDA: value}, folder=f"{images} {value}")
+    measured = measured_runs(tmp_path)
+    table = table_by(measured.test, LAMBDA)
+    assert table.caption.endswith("Test images: UCF101 (a) 50.")
+    assert "or the first one of equal size: UCF101 (b), 50 images." in "\n".join(table.notes)
+    assert "the choice is made on 50 images (b), not on 50 (a)." in "\n".join(
+        lambda_choice(measured).notes)
 
 
 def test_weights_of_one_name_are_two_tables(tmp_path):
@@ -289,6 +341,30 @@ def test_of_several_validation_runs_the_largest_counts_whatever_the_order_of_fol
     assert "Fitted on validation images: SoC on UCF101 (200)" in "\n".join(notes)
 
 
+def test_the_order_of_folders_changes_nothing_where_runs_have_one_name(tmp_path):
+    """Two validation runs of one size, and a run with a copy that predicts otherwise."""
+    make_run(tmp_path / "test", "SoC", folder="run", sharpness=2.0)
+    for place, sharpness in (("a", 2.0), ("b", 9.0)):
+        root = tmp_path / place / "runs"
+        names = numbered(place, 100)
+        make_run(root, "SoC", split="val", n=100, folder="val", images=place, names=names,
+                 sharpness=sharpness)
+        make_run(root, "TPT", folder="TPT", sharpness=sharpness)
+    folders = [tmp_path / "test", tmp_path / "a" / "runs", tmp_path / "b" / "runs"]
+    seen = []
+    for order in (folders, folders[::-1]):
+        runs, _ = find_runs(order)
+        measured = measure(runs, default_layout())
+        (grid,) = arrange(measured.test)
+        values = {}
+        for (row, _), (first, *_) in grid.cells.items():
+            values[row.label] = (first.value("ece"), first.value("ece_temperature"))
+        seen.append((values, grid.notes))
+    assert seen[0] == seen[1]
+    (note,) = [note for note in seen[0][1] if "same record" in note]
+    assert note.endswith("a/runs/TPT counts, b/runs/TPT does not.")
+
+
 @pytest.mark.parametrize(("shared", "used", "note"), [
     (5, 95, "SoC on UCF101: 5 of 100 validation images are test images and are left out"),
     (20, 0, "validation is refused, because 20 of 100"),
@@ -337,6 +413,20 @@ def test_validation_images_of_another_data_set_of_the_same_name_are_not_used(tmp
     measured = measured_runs(tmp_path)
     assert [run.temperature_from for run in measured.test] == [0, 0]
     assert "Several data sets are called ImageFolder" in "\n".join(measured.notes)
+
+
+def test_a_pilot_on_another_data_set_of_the_same_name_is_found_by_its_size(tmp_path):
+    make_run(tmp_path, "SoC", "ImageFolder", n=100, images="laptop", names=numbered("laptop", 100),
+             folder="laptop/pilot", changes={"data.subset": "100 of 1,400 images"})
+    make_run(tmp_path, "SoC", "ImageFolder", n=300, images="clinic", folder="clinic/test")
+    make_run(tmp_path, "SoC", "ImageFolder", n=90, split="val", folder="clinic/val")
+    measured = measured_runs(tmp_path)
+    assert [run.temperature_from for run in measured.test] == [0, 0]
+    assert "Several data sets are called ImageFolder" in "\n".join(measured.notes)
+    shutil.rmtree(tmp_path / "laptop")
+    make_run(tmp_path, "SoC", "ImageFolder", n=100, images="pilot", folder="pilot",
+             names=numbered("ImageFolder test", 100), changes={"data.subset": "100 of 300 images"})
+    assert [run.temperature_from for run in measured_runs(tmp_path).test] == [90, 90]
 
 
 def test_validation_images_under_the_same_corruption_come_first(tmp_path):
@@ -431,6 +521,29 @@ def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_
         if row.method == "CoOp":
             seeds.append([run.seed for run in runs])
     assert seeds == [[0, 1]]
+
+
+def test_an_untuned_prompt_has_no_value_of_a_sweep(tmp_path):
+    for value in (10.0, 40.0):
+        make_run(tmp_path, "SoC", settings={LAMBDA: value},
+                 changes={"model.prompt": LEARNT, "names.prompt": "CoOp 2 shots"})
+    _, sweep = compared(tmp_path)
+    assert labels(sweep) == [
+        "CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 10", "SoC, CoOp 2 shots, λ 40"]
+
+
+def test_columns_of_prompts_of_as_many_shots_are_named_by_their_protocol(tmp_path):
+    for name, protocol in (
+        ("CoOp 2 shots", "CoOp 2 shots"), ("CoOp 2 shots", "CoOp 2 shots (epochs 5)"),
+        ("KgCoOp 2 shots", "KgCoOp 2 shots"), ("CoOp 4 shots", "CoOp 4 shots"),
+    ):
+        prompt = {**LEARNT, "protocol": protocol, "hash": protocol}
+        make_run(tmp_path, "SoC", folder=protocol,
+                 changes={"model.prompt": prompt, "names.prompt": name})
+    table = table_by(measured_runs(tmp_path).test, "prompt")
+    assert sorted(table.columns) == [
+        "4-shots", "CoOp 2 shots", "CoOp 2 shots (epochs 5)", "KgCoOp 2 shots"]
+    assert "CoOp, 2 shots, untuned, prompt CoOp 2 shots (epochs 5)" in row_labels(table)
 
 
 # Pilots
@@ -559,6 +672,9 @@ def test_rows_of_other_precision_or_views_are_named_though_no_setting_says_so(tm
     make_run(tmp_path, "OTPT")
     notes = "\n".join(compared(tmp_path)[0].notes)
     assert "Precision differs between the rows (TPT: fp16; O-TPT, SoC: fp32)." in notes
+    make_run(tmp_path, "TPT", folder="second TPT")  # labels now state the precision of TPT alone
+    notes = "\n".join(compared(tmp_path)[0].notes)
+    assert "(TPT, fp16: fp16; TPT, fp32 / O-TPT / SoC: fp32)" in notes
     assert "The code that makes views differs between the rows" in notes
     assert "zero-shot accuracy differs" not in notes
 
@@ -645,10 +761,13 @@ def test_what_was_not_run_at_the_severity_of_a_table_is_named(tmp_path):
         make_run(tmp_path, trainer, images=name, names=numbered(name, 400),
                  changes={"data.corruption": corruption, "data.severity": severity},
                  folder=f"{trainer}/{name}")
+    make_run(tmp_path, "SoC", images="fog 3", names=numbered("fog 3", 400), settings={LAMBDA: 10.0},
+             changes={"data.corruption": "fog", "data.severity": 3})
     spec = TableSpec("corruptions", "Corruptions", "corruption")
     (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
-    assert ("Not run at severity 5, so not in this table: TPT on fog (up to 3), SoC on snow "
-            "(up to 3).") in table.notes
+    (note,) = [note for note in table.notes if note.startswith("Not run at severity 5")]
+    for words in ("TPT on fog (up to 3)", "SoC on snow (up to 3)", "SoC, λ 10 on fog (up to 3)"):
+        assert words in note
 
 
 def test_names_in_letters_that_latex_lacks_differ(tmp_path):
@@ -698,6 +817,56 @@ def test_a_choice_says_which_seeds_it_is_made_on(tmp_path):
             make_run(tmp_path, "SoC", seed=seed, settings={LAMBDA: value})
     notes = lambda_choice(measured_runs(tmp_path)).notes
     assert "SoC: values 10, 30; seed 3; test images: UCF101 400." in notes
+
+
+def test_rows_of_a_sweep_are_values_where_data_sets_have_other_defaults(tmp_path):
+    """On UCF101 the default is λ 30 and λ 14 was given, on EuroSAT it is the other way round."""
+    folder = make_run(tmp_path, "SoC", sharpness=1.1, folder="UCF101 30")
+    settings = find_runs([folder])[0][0].record.method["settings"]
+    make_run(tmp_path, "SoC", settings={LAMBDA: 14.0}, sharpness=1.3, folder="UCF101 14")
+    make_run(tmp_path, "SoC", "EuroSAT", sharpness=1.5, folder="EuroSAT 14",
+             changes={"method.settings": {**settings, LAMBDA: 14.0}})
+    make_run(tmp_path, "SoC", "EuroSAT", sharpness=1.7, folder="EuroSAT 30",
+             changes={"changed": {LAMBDA: [14.0, 30.0]}})
+    report = report_on(tmp_path)
+    (sweep,) = [table for table in report.tables if table.title.startswith("ViT-L/14: λ")]
+    assert row_labels(sweep) == ["SoC, λ 14", "SoC, λ 30"]
+    for measured in measured_runs(tmp_path).test:
+        dataset, value = measured.run.name.split()
+        cell = entry(sweep, "ECE", f"SoC, λ {value}", dataset)
+        assert cell.value == pytest.approx(100 * measured.value("ece"))
+
+
+def test_a_default_that_was_edited_within_a_sweep_is_told(tmp_path):
+    """TTA.SELECT was 0.5 by default when the run with λ 10 was made."""
+    folder = make_run(tmp_path, "SoC", folder="λ 30")
+    settings = find_runs([folder])[0][0].record.method["settings"]
+    make_run(tmp_path, "SoC", settings={LAMBDA: 10.0}, folder="λ 10",
+             changes={"method.settings": {**settings, LAMBDA: 10.0, "TTA.SELECT": 0.5}})
+    _, sweep = compared(tmp_path)
+    note = "UCF101: the default of TTA.SELECT differs between rows (SoC, λ 10: 0.5; SoC, λ 30: 0.1)"
+    assert f"{note}." in sweep.notes
+    table = table_by(measured_runs(tmp_path).test, LAMBDA)
+    assert "the default of TTA.SELECT differs" in "\n".join(table.notes)
+    # In a main table, where the first row is of the zero-shot predictions of a run of SoC.
+    for steps, select in ((1, 0.5), (2, 0.1)):
+        given = {"TTA.STEPS": steps, LAMBDA: 10.0 * steps}
+        make_run(tmp_path / "main", "SoC", settings=given, folder=f"{steps} steps",
+                 changes={"method.settings": {**settings, **given, "TTA.SELECT": select}})
+    main = compared(tmp_path / "main")[0]
+    assert len(main.rows) == 3 and "the default of TTA.SELECT differs" in "\n".join(main.notes)
+
+
+def test_nothing_is_published_beside_runs_between_which_a_default_was_edited(tmp_path):
+    """λ 30 was the default of one run, λ 25 that of the other."""
+    folder = make_run(tmp_path, "SoC", n=3783, folder="a")
+    make_run(tmp_path, "TPT", n=3783)
+    settings = find_runs([folder])[0][0].record.method["settings"]
+    make_run(tmp_path, "SoC", n=3783, folder="b", sharpness=3.0,
+             changes={"method.settings": {**settings, LAMBDA: 25.0}})
+    table = report_on(tmp_path, published=True).tables[0]
+    published = [label.partition(" (")[0] for label in row_labels(table) if "published" in label]
+    assert published == ["Zero-shot", "TPT"]
 
 
 # The verdict

@@ -414,6 +414,23 @@ def test_an_experiment_with_benchmarks_and_own_sets(experiment, tmp_path):
     assert done.returncode == 0 and "1 run" in done.stdout
 
 
+def test_two_folders_of_images_in_one_experiment_are_two_data_sets(tmp_path):
+    """One reader reads both; their settings differ in the folder alone."""
+    for place in ("clinic", "field"):
+        for shade, name in enumerate(("ant", "zebra")):
+            picture(tmp_path / place / name / "0.png", shade, len(place))
+    path = tmp_path / "two.yaml"
+    path.write_text(
+        "title: Two\nlayout: results\nbackbones: [small]\nruns:\n  - methods: [ZeroShot]\n"
+        f"datasets:\n  - {{image_folder: {tmp_path / 'clinic'}}}\n"
+        f"  - {{image_folder: {tmp_path / 'field'}, label: Field}}\n")
+    done = run_tool("reproduce.py", path, "--output-dir", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "2 runs done now" in done.stdout
+    table = (tmp_path / "out" / "experiments" / "two" / "tables.md").read_text()
+    assert "| clinic | Field | Average |" in table or "| Field | clinic | Average |" in table
+
+
 def test_a_finished_run_with_other_groups_is_not_shown_as_it_is(skin, tmp_path):
     command = (
         "train.py", "--trainer", "ZeroShot",

@@ -16,7 +16,7 @@ from records import BASE, make
 # Those that the matrix below has.
 MATRIX_PURPOSES = {
     "resume", "finished", "view features", "jacobian", "training", "row", "column", "table", "pool",
-    "validation",
+    "validation", "values",
 }
 # What most changes of a run make another: the run itself, its row, and what goes with the row.
 RUN = "training, resume, finished"
@@ -33,11 +33,11 @@ MATRIX = {
             "method.settings": {**SOC_STEPS, "TRAINER.SOC.LAMBDA": 10.0},
             "changed": {"TRAINER.SOC.LAMBDA": [30.0, 10.0]},
         },
-        f"{RUN}, {ROW}",
+        f"{RUN}, {ROW}, values",
     ),
     "default of its data set": (
         {"method.settings": {**SOC_STEPS, "TRAINER.SOC.LAMBDA": 14.0}},
-        f"{RUN}, pool, validation",
+        f"{RUN}, pool, validation, values",
     ),
     "edited code": (
         {"method.source": {"version": "1.1.0", "hash": "s1", "plugin": ""}}, f"{RUN}, {ROW}",
@@ -58,11 +58,11 @@ MATRIX = {
     ),
     "number of views": (
         {"views.count": 16, "changed": {"TTA.VIEWS": [64, 16]}},
-        f"resume, finished, view features, {ROW}",
+        f"resume, finished, view features, {ROW}, values",
     ),
     "AugMix": (
         {"views.augmix": False, "changed": {"TTA.AUGMIX": ["on", "off"]}},
-        f"resume, finished, view features, {ROW}",
+        f"resume, finished, view features, {ROW}, values",
     ),
     "images": ({"data.images": "i1", "data.listing": "l1"}, "resume, finished, column, pool"),
     "order of images": ({"data.listing": "l1"}, "resume, finished"),
@@ -110,7 +110,7 @@ MATRIX = {
     "order of a stream": ({"method.stream": {"order": "sorted"}}, f"{RUN}, {ROW}"),
     "training": (
         {"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}},
-        f"{RUN}, pool, validation",
+        f"{RUN}, pool, validation, values",
     ),
     "training images": (
         {"method.training": {"settings": {}, "images": "t1"}}, f"{RUN}, validation",

@@ -116,6 +116,19 @@ def test_only_complete_runs_are_found(tmp_path):
         find_runs([tmp_path / "nowhere"])
 
 
+def test_a_linked_folder_that_is_not_searched_is_named(tmp_path):
+    make_run(tmp_path / "here", "TPT", folder="TPT")
+    make_run(tmp_path / "elsewhere", "SoC", folder="SoC")
+    (tmp_path / "here" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "here" / "again").symlink_to(tmp_path / "here" / "TPT")  # is searched anyway
+    runs, notes = find_runs([tmp_path / "here"])
+    assert [run.name for run in runs] == ["TPT"]
+    (note,) = notes
+    assert note.startswith("linked: a link to a folder outside")
+    runs, notes = find_runs([tmp_path / "here", tmp_path / "here" / "linked"])
+    assert [run.name for run in runs] == ["TPT", "SoC"] and notes == []
+
+
 def predictions_of_another_run(folder, other):
     shutil.copy(other / "predictions.npz", folder / "predictions.npz")
 
@@ -367,6 +380,18 @@ def test_no_formula_in_the_csv_no_command_in_the_latex_and_no_escape_in_the_term
     assert not set(render.terminal(table)) & {"\x1b", "\x07", "\x9b"}
 
 
+def test_names_of_a_foreign_run_are_no_commands_in_labels_of_latex(tmp_path):
+    name = "x}\\input{secret}"
+    for value in (10.0, 40.0):
+        make_run(tmp_path, "SoC", settings={"TRAINER.SOC.LAMBDA": value},
+                 changes={"names.backbone": name})
+    report_on(tmp_path, choose=["LAMBDA"])
+    for file in ("tables.tex", "tables_notes.tex"):
+        text = (tmp_path / "report" / file).read_text(encoding="utf-8")
+        assert "tab:choice_x_input_secret__1}" in text
+        assert "\\input{secret}" not in text
+
+
 def test_escapes_of_a_foreign_run_do_not_reach_the_terminal(tmp_path):
     names = {
         "names.dataset": "set\x1b[2J", "names.method": "\x1b]0;owned\x07TPT",
@@ -383,12 +408,13 @@ def test_escapes_of_a_foreign_run_do_not_reach_the_terminal(tmp_path):
 
 @pytest.mark.slow
 def test_odd_names_end_in_figures_all_the_same(tmp_path, real_pictures):
-    names = ["$x^{$", "\\frac{", "_under", "a^b", "{}", "漢字 🐈", "שלום", "x" * 300]
+    names = ["\x1b[2J", "$x^{$", "\\frac{", "_under", "a^b", "{}", "漢字 🐈", "שלום", "x" * 300]
     for trainer in ("SoC", "My$^{method"):
-        make_run(tmp_path, trainer, "Set_$^{ 漢字 🐈", classes=8, n=40, classnames=names)
+        make_run(tmp_path, trainer, "Set_$^{ 漢字 🐈", classes=9, n=40, classnames=names,
+                 changes={"names.method": f"{trainer} \x1b[2J"})
     with warnings.catch_warnings():
+        # Also of letters that the font lacks: such a warning holds the letter, a control letter too
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="Glyph")  # the font has no such letters
         report = report_on(tmp_path, with_figures=True)
     assert "left out" not in "\n".join(report.notes)
     assert "$x^{$" in report.page.read_text(encoding="utf-8")
@@ -425,7 +451,7 @@ def test_runs_of_one_name_below_several_folders_are_told_apart(tmp_path):
     make_run(tmp_path / "laptop", "SoC", folder="run")
     make_run(tmp_path / "cluster", "SoC", folder="run")
     runs, _ = find_runs([tmp_path / "laptop", tmp_path / "cluster"])
-    assert [run.name for run in runs] == ["run", "cluster/run"]
+    assert [run.name for run in runs] == ["laptop/run", "cluster/run"]
     done = run_tool("report.py", tmp_path / "laptop", tmp_path / "cluster", "--no-figures")
     assert re.search("run is the same run as .*run and counts once", done.stdout)
     assert "cluster/run" in done.stdout

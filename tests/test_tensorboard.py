@@ -110,6 +110,29 @@ def test_names_and_hparams_state_corruption_part_and_precision(tmp_path):
     assert hparams_values(record)["data set"] == "UCF101 fog 3, val"
 
 
+def test_runs_that_differ_in_no_setting_have_names_that_tell_them_apart(tmp_path):
+    """Two data sets of one name, other class names, and other code."""
+    folders = []
+    for number, changes in enumerate((
+        {}, {"data.images": "other", "data.listing": "other"}, {"data.classes": "8:other"},
+        {"numerics.engine": 9},
+    )):
+        folders.append(make_run(tmp_path, "SoC", changes=changes, folder=str(number)))
+    names = list(tensorboard_runs.named_event_folders(folders))
+    assert names[1:4] == ["SoC, images other", "SoC, class names 8:other", "SoC, engine 9"]
+    zero_shot = names[4:]
+    assert len(zero_shot) == 3  # the engine has no influence on them
+    assert zero_shot[1:] == ["Zero-shot, images other", "Zero-shot, class names 8:other"]
+
+
+@pytest.mark.parametrize(("method", "name"), [
+    ("a\0b/\x1b", "a?b-?"), ("..", "run"), ("λ" * 300, "λ" * 120),
+])
+def test_names_of_foreign_runs_are_names_of_files(tmp_path, method, name):
+    folder = make_run(tmp_path, "SoC", changes={"names.method": method})
+    assert next(iter(tensorboard_runs.named_event_folders([folder]))) == name
+
+
 def test_zero_shot_has_one_folder(train, tmp_path):
     assert train("ZeroShot").returncode == 0
     assert names(tmp_path / "run" / "tensorboard") == ["zero-shot"]

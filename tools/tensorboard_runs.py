@@ -24,9 +24,14 @@ from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.names import event_folder, zero_shot_event_folder
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.registry import ZERO_SHOT, method_info
+from promptcal.trainers.report.sentences import difference_words, plain_text
 from promptcal.trainers.runs.record import FILE_NAME, RunRecord
 
 EVENTS = "tensorboard"  # the folder of a run's event files
+LONGEST_NAME = 240  # bytes of a name, before its number; a file name may have 255
+# What zero-shot curves depend on.
+OF_ZERO_SHOT = ("data.images", "data.listing", "data.classes", "model", "views.pixels",
+                "numerics.precision")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -84,8 +89,10 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 def named_event_folders(folders: Sequence[Path]) -> dict[str, Path]:
     """The event folders to show, each with its name in TensorBoard, such as `SoC, λ 10, seed 1`.
 
-    A name begins with the method, followed by what the runs differ in. Runs without a record, as
-    those of version 1.0, are called by their folders. Equal names get a number.
+    A name begins with the method, followed by what the runs differ in. Where that is equal, such
+    as for two data sets of one name or two versions of a method's code, the fields of the record
+    that differ follow. Runs without a record, as those of version 1.0, are called by their folders.
+    Copies of a run get a number.
 
     The zero-shot curves of runs with the same images and model are the same. They are shown once,
     as those of a run of ZeroShot if there is one.
@@ -97,22 +104,60 @@ def named_event_folders(folders: Sequence[Path]) -> dict[str, Path]:
             records[folder] = record
     shared = shared_parts([describe(record) for record in records.values()])
 
-    names: dict[str, Path] = {}
-    for folder in folders:
-        if folder in records:
-            record = records[folder]
-            name = name_of(describe(record), shared)
-            add_name(names, name, event_folder(folder, record.method["trainer"]))
-        else:
-            add_name(names, "-".join(folder.parts[-3:]), folder / EVENTS)
+    described = {}
+    for folder, record in records.items():
+        described[folder] = name_of(describe(record), shared)
+    described = with_differences(described, records)
 
+    zero_shot = {}
     for folder in zero_shot_examples(records):
         description = describe(records[folder])
         words = {"method": method_info(ZERO_SHOT).label}
         for part in ("precision", "prompt", "dataset", "subset", "split", "backbone"):
             words[part] = description.get(part, "")
-        add_name(names, name_of(words, shared), zero_shot_event_folder(folder))
+        zero_shot[folder] = name_of(words, shared)
+    zero_shot = with_differences(zero_shot, records, OF_ZERO_SHOT)
+
+    names: dict[str, Path] = {}
+    for folder in folders:
+        if folder in records:
+            trainer = str(records[folder].method["trainer"])
+            add_name(names, described[folder], event_folder(folder, trainer))
+        else:
+            add_name(names, "-".join(folder.parts[-3:]), folder / EVENTS)
+    for folder, name in zero_shot.items():
+        add_name(names, name, zero_shot_event_folder(folder))
     return names
+
+
+def with_differences(
+    names: Mapping[Path, str], records: Mapping[Path, RunRecord], only: Sequence[str] = (),
+) -> dict[Path, str]:
+    """The names; equal ones are followed by the fields in which the records differ.
+
+    Args:
+        names: Of run folders.
+        records: Of the same folders.
+        only: Sections and fields that are looked at; () for all.
+    """
+    alike: dict[str, list[Path]] = {}
+    for folder, name in names.items():
+        alike.setdefault(name, []).append(folder)
+    longer = {}
+    for folder, name in names.items():
+        first, *others = alike[name]
+        words = []
+        if others:
+            other = others[0] if folder == first else first
+            difference = records[other].difference(records[folder], "resume")
+            if "data.images" in difference:
+                difference.pop("data.listing", None)  # other images have another order
+            for field in list(difference):
+                if only and not field.startswith(tuple(only)):
+                    del difference[field]
+            words = difference_words(difference, second=True)
+        longer[folder] = ", ".join([name, *words])
+    return longer
 
 
 def add_name(names: dict[str, Path], name: str, events: Path) -> None:
@@ -123,7 +168,10 @@ def add_name(names: dict[str, Path], name: str, events: Path) -> None:
         name: The wanted one; a number is added if it is in use.
         events: The event folder.
     """
-    name = name.replace("/", "-")  # which would be a folder
+    name = plain_text(name).replace("/", "-")  # which would be a folder
+    name = name.replace("\n", " ").encode()[:LONGEST_NAME].decode(errors="ignore")
+    if name in ("", ".", ".."):  # as a foreign record may say
+        name = "run"
     unique = name
     number = 1
     while unique in names:
@@ -162,7 +210,7 @@ def zero_shot_examples(records: Mapping[Path, RunRecord]) -> list[Path]:
     examples: dict[str, Path] = {}
     with_zero_shot_run = set()
     for folder, record in records.items():
-        key = json.dumps([record.data.get("listing"), record.model], sort_keys=True)
+        key = json.dumps([record.get(field) for field in OF_ZERO_SHOT], sort_keys=True)
         if method_info(record.method["trainer"]).zero_shot:
             with_zero_shot_run.add(key)
         elif key not in examples or not zero_shot_event_folder(examples[key]).is_dir():
@@ -173,9 +221,12 @@ def zero_shot_examples(records: Mapping[Path, RunRecord]) -> list[Path]:
 def read_record(folder: Path) -> RunRecord | None:
     """The record of a run; None if it has none that can be read."""
     try:
-        return RunRecord.from_json(read_json(folder / FILE_NAME))
+        record = RunRecord.from_json(read_json(folder / FILE_NAME))
     except ValueError:
         return None
+    if not isinstance(record.method.get("settings"), dict):
+        return None
+    return record
 
 
 def describe(record: RunRecord) -> dict[str, str]:

@@ -22,7 +22,7 @@ from ..registry import method_key
 from ..report.candidates import refers_to
 from ..runs.record import canonical_json
 from .definition import DatasetPlace, Experiment, RunGroup, find_dataset
-from .planned_run import PlannedRun
+from .planned_run import PlannedRun, data_folder
 from .workspace import Workspace
 
 
@@ -119,7 +119,7 @@ class Planner:
         """
         prompt_key = prompt.key if prompt else ""
         return PlannedRun(
-            key=canonical_json([effective_settings(cfg), prompt_key]),
+            key=canonical_json([effective_settings(cfg), data_folder(cfg), prompt_key]),
             folder=Path(cfg.OUTPUT_DIR),
             method=cfg.TRAINER.NAME,
             dataset=str(self.dataset),

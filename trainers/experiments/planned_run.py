@@ -27,8 +27,8 @@ class PlannedRun:
     Whether a folder holds the run is decided by its record: see `state`.
 
     Attributes:
-        key: All settings that its predictions depend on, and those of the prompt that it starts
-            from.
+        key: All settings that its predictions depend on, the folder of the data, and the key of
+            the prompt that it starts from.
         folder: Folder in which the run is stored.
         method: Name of the trainer.
         dataset: Data set as the experiment names it.
@@ -152,13 +152,13 @@ class PlannedRun:
         return self.key_of_settings(Role.DATA, Role.VIEWS), self.num_views
 
     def key_of_settings(self, *roles: Role) -> str:
-        """The settings with some roles, and those of the image tower, as text."""
+        """The settings with some roles, those of the image tower and the data's folder, as text."""
         relevant = {}
         for name, value in effective_settings(self.cfg).items():
             is_tower = name in ("MODEL.BACKBONE.NAME", "MODEL.PREC")
             if is_tower or find_setting(name).role in roles:
                 relevant[name] = value
-        return canonical_json(relevant)
+        return canonical_json([relevant, data_folder(self.cfg)])
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -198,6 +198,14 @@ class PlannedRun:
     def shown_backbone(self) -> str:
         """The backbone without the folder of its file: pages name it."""
         return self.cfg.MODEL.BACKBONE.LABEL or backbone_name(self.backbone)
+
+
+def data_folder(cfg: CfgNode) -> str:
+    """The folder of the data, however it is written. Own data sets have one reader for many."""
+    try:
+        return str(Path(cfg.DATASET.ROOT).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError):  # the run names what is wrong with it
+        return str(cfg.DATASET.ROOT)
 
 
 # Runs on the same images, in the order in which one process computes them.

@@ -95,8 +95,8 @@ def arrange(measured: Sequence[Measured]) -> list[Grid]:
     from a learnt prompt has a row of this prompt without tuning.
     """
     grids = []
+    all_columns, _ = make_columns(measured)
     for table in by_backbone(measured):
-        all_columns, _ = make_columns(table.runs)
         sweeps = find_sweeps(table.runs)
         in_sweeps = set()
         sweep_grids = []

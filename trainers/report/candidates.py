@@ -12,7 +12,7 @@ from ...datasets.utils.registry import nearest
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
 from .arrange import sort_key
-from .grid import Column, layers_of_cell, make_columns, make_row, record_of, value_of
+from .grid import Column, layers_of_cell, make_columns, make_row, record_of, twin_words, value_of
 from .measure import MOST_FAILURES, Measured
 from .metrics import ranking_metrics
 from .sentences import difference_words
@@ -87,7 +87,7 @@ def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
     for group in group_records(runs, "row", record_of, without=key):
         by_column: dict[Column, dict[str, list[Measured]]] = {}
         values: dict[str, Any] = {}
-        defaults: dict[Column, str] = {}
+        all_defaults: dict[Column, dict[str, None]] = {}
         for measured in group:
             value = value_of(key, measured.record, group)
             if value is None:
@@ -96,11 +96,22 @@ def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
             values[text] = value
             column = column_of[id(measured)]
             by_column.setdefault(column, {}).setdefault(text, []).append(measured)
+            default = text
             if key in measured.record.changed:
-                defaults[column] = value_text(measured.record.changed[key][0])
-            else:
-                defaults[column] = text
+                default = value_text(measured.record.changed[key][0])
+            all_defaults.setdefault(column, {})[default] = None
         notes: list[str] = []
+        defaults = {}
+        for column, of_column in all_defaults.items():
+            if len(of_column) == 1:
+                defaults[column] = next(iter(of_column))
+            else:
+                edited = [show_value(json.loads(default)) for default in of_column]
+                notes.append(
+                    f"{method_info(group[0].run.trainer).label} on {column.label}: the default of "
+                    f"{setting_name(key)} was edited between the runs ({', '.join(edited)}), so "
+                    "none is shown as the default."
+                )
         comparable = {}
         for column, by_value in by_column.items():
             alike = comparable_values(by_value, key, notes)
@@ -237,9 +248,11 @@ def cells_by_dataset(
             cell[text] = [by_value[text][seed] for seed in sorted(seeds)]
         if column.dataset in chosen:
             smaller, _ = chosen[column.dataset]
+            used = f"{column.n:,} images{twin_words(column, list(by_column))}"
+            unused = f"{smaller.n:,}{twin_words(smaller, list(by_column))}"
             notes.append(
                 f"{column.dataset} was run on several sets of test images: the choice is made on "
-                f"{column.n:,} images, not on {smaller.n:,}."
+                f"{used}, not on {unused}."
             )
         chosen[column.dataset] = (column, cell)
     return dict(sorted(chosen.values(), key=lambda item: item[0].order))

@@ -99,6 +99,14 @@ class Chooser:
     def choose(self, candidates: Candidates) -> dict[str, dict[Column, str]]:
         """For each rule the chosen value of each data set, as JSON text."""
         chosen: dict[str, dict[Column, str]] = {rule: {} for rule in RULES}
+        lacking = self.runs_without_criterion(candidates)
+        if lacking:
+            self.notes.append(
+                f"No choice for {candidates.label}: {METRICS[self.criterion].label} was not "
+                f"measured of {listed(lacking)}. Copies have it if they were exported with "
+                "--logits."
+            )
+            return chosen
         for column, cell in candidates.cells.items():
             hindsight = {}
             for value, runs in cell.items():
@@ -108,7 +116,8 @@ class Chooser:
                 "others": self.scores_on_others(candidates, column),
                 "validation": self.validation_scores.of(candidates, column),
             }
-            for rule, by_value in scores.items():
+            for rule, all_scores in scores.items():
+                by_value = self.numbers(candidates, column, rule, all_scores)
                 if by_value:
                     best = min(self.sign * score for score in by_value.values())
                     equal = [value for value in by_value if self.sign * by_value[value] == best]
@@ -118,6 +127,36 @@ class Chooser:
             if default in cell:
                 chosen["default"][column] = default
         return chosen
+
+    def numbers(
+        self, candidates: Candidates, column: Column, rule: str, scores: Mapping[str, float],
+    ) -> dict[str, float]:
+        """The scores that are numbers. AUROC is none where no prediction is wrong, for instance.
+
+        Args:
+            candidates: Test runs of one method.
+            column: The data set for which a value is chosen.
+            rule: Key of `RULES`.
+            scores: By value as JSON text.
+        """
+        numbers = {value: score for value, score in scores.items() if not np.isnan(score)}
+        missing = [show_value(candidates.values[value]) for value in scores if value not in numbers]
+        if missing:
+            label, _ = RULES[rule]
+            self.notes.append(
+                f"{candidates.label} on {column.label}, {label}: {setting_name(candidates.key)} "
+                f"{', '.join(missing)} cannot be chosen, because {METRICS[self.criterion].label} "
+                "is no number there."
+            )
+        return numbers
+
+    def runs_without_criterion(self, candidates: Candidates) -> list[str]:
+        """Names of the test runs of a method that lack what the criterion is measured from."""
+        names = []
+        for cell in candidates.cells.values():
+            for runs in cell.values():
+                names += [run.run.name for run in runs if self.criterion not in run.metrics]
+        return names
 
     def note_tie(
         self, candidates: Candidates, column: Column, rule: str, equal: Sequence[str],

@@ -206,18 +206,13 @@ class Grid:
         """
         label = column.label
         same_dataset = 0
-        twins = []
-        for other in (*self.columns, *self.other_columns):
+        columns = [*self.columns, *self.other_columns]
+        for other in columns:
             if other.dataset == column.dataset:
                 same_dataset += 1
-        for other in self.columns:
-            if (other.dataset, other.n, other.label) == (column.dataset, column.n, column.label):
-                twins.append(other)
         if with_count or same_dataset > 1:
             label += f", {column.n:,} images"
-        if len(twins) > 1:
-            label += f" ({content_words(column, twins)})"
-        return label
+        return label + twin_words(column, columns)
 
     def columns_of(self, dataset: str) -> list[Column]:
         """The columns of one data set. Their images may overlap."""
@@ -319,6 +314,22 @@ class Grid:
         """
         values = [mean_over_seeds(self.cells[row, column], metric) for column in columns]
         return float(np.mean(values))
+
+
+def twin_words(column: Column, columns: Sequence[Column]) -> str:
+    """What a label adds where another set of as many images has the same name; "" otherwise.
+
+    Args:
+        column: One of the columns, or one of the same images.
+        columns: All columns of a report.
+    """
+    twins = []
+    for other in columns:
+        if (other.dataset, other.n, other.label) == (column.dataset, column.n, column.label):
+            twins.append(other)
+    if len(twins) < 2:
+        return ""
+    return f" ({content_words(column, twins)})"
 
 
 def content_words(column: Column, twins: Sequence[Column]) -> str:
@@ -441,7 +452,7 @@ def grid_of(
     cells: dict[tuple[Row, Column], list[Measured]] = {}
     rows: list[Row] = []
     notes: list[str] = []
-    groups = group_records(runs, "row", record_of, without=hidden)
+    groups = groups_by_value(runs, stated, hidden)
     # The title states the settings that all rows share, so no label repeats them.
     shared = shared_settings([group[0].record for group in groups], [*stated, *hidden])
     unstated = [*hidden, *shared]
@@ -451,7 +462,7 @@ def grid_of(
         first_layer = layers[0]
         for number, layer in enumerate(layers):
             first = next(iter(layer.values()))[0]
-            siblings = [measured for measured in runs if measured.run.trainer == first.run.trainer]
+            siblings = [measured for measured in runs if measured.method == first.method]
             row = make_row(first.record, stated, unstated, siblings)
             if number > 0:
                 row = replace(row, details=layer_words(first_layer, layer))
@@ -463,6 +474,51 @@ def grid_of(
     others = [column for column in other_columns if not is_among(column, columns)]
     return Grid(title, backbone, columns, rows, cells, tuple(stated), list(shared.values()), others,
                 notes)
+
+
+def groups_by_value(
+    runs: Sequence[Measured], stated: Sequence[str], hidden: Sequence[str],
+) -> list[list[Measured]]:
+    """The runs of each row.
+
+    A row that states the value of a setting has the runs with this value, whether they were given
+    it or it is the default of their data set.
+
+    Args:
+        runs: Of a table.
+        stated: Settings whose values every label states, by key.
+        hidden: Settings or fields in which the runs of one row may differ.
+    """
+    by_method: dict[str, list[Measured]] = {}
+    for measured in runs:
+        by_method.setdefault(measured.method, []).append(measured)
+    groups: list[list[Measured]] = []
+    for alike in group_records(runs, "row", record_of, without=[*hidden, *stated]):
+        by_value: dict[str, list[Measured]] = {}
+        for measured in alike:
+            siblings = by_method[measured.method]
+            values = stated_values(stated, measured.record, siblings)
+            by_value.setdefault(canonical_json(values), []).append(measured)
+        groups += by_value.values()
+    return groups
+
+
+def stated_values(
+    stated: Sequence[str], record: RunRecord, siblings: Sequence[Measured],
+) -> dict[str, Any]:
+    """The values of some settings in a run, without those that the run has not.
+
+    Args:
+        stated: The settings, by key.
+        record: Of the run.
+        siblings: Runs of the same method, one of which may know the default of a setting.
+    """
+    values = {}
+    for key in stated:
+        value = value_of(key, record, siblings)
+        if value is not None:
+            values[key] = value
+    return values
 
 
 def row_order(row: Row) -> tuple:
@@ -596,8 +652,10 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
     different: dict[str, Measured] = {}
 
     def preference(measured: Measured) -> tuple:
-        # Of a run and its copy without logits, or with unreadable images, the run itself counts.
-        return not measured.has_logits, measured.flagged + measured.skipped, measured.run.name
+        # Of a run and its copy without logits, or with unreadable images, the run itself counts;
+        # of equal ones the first by its path, whatever the order on the command line.
+        path = str(measured.run.folder.resolve())
+        return not measured.has_logits, measured.flagged + measured.skipped, path
 
     for measured in sorted(runs, key=preference):
         if measured.record.id in different:
@@ -658,11 +716,7 @@ def make_row(
         hidden: Settings that it does not state.
         siblings: Runs of the same method, one of which may know the default of a setting.
     """
-    values = {}
-    for key in stated:
-        value = value_of(key, record, siblings)
-        if value is not None:
-            values[key] = value
+    values = stated_values(stated, record, siblings)
     variant = ", ".join(setting_words(key, value) for key, value in values.items())
     settings = ", ".join(changed_words(record, [*values, *hidden]))
     prompt = prompt_words(record)
@@ -691,10 +745,11 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
     }
     if key in elsewhere:
         return record.get(elsewhere[key])
-    # A run that changed the setting knows its default too.
-    for measured in others:
-        if key in measured.record.changed:
-            return measured.record.changed[key][0]
+    # A run that changed the setting knows its default too, which may be of one data set only.
+    knowing = [measured.record for measured in others if key in measured.record.changed]
+    knowing.sort(key=lambda other: other.data["dataset"] != record.data["dataset"])
+    if knowing:
+        return knowing[0].changed[key][0]
     return None
 
 

@@ -6,6 +6,7 @@ from itertools import combinations
 
 from ...datasets.utils.cli import counted
 from ..registry import method_info
+from ..runs.record import WORDS, RunRecord
 from .grid import Column, Grid, Row, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
@@ -24,6 +25,7 @@ def grid_notes(grid: Grid) -> list[str]:
         *name_notes(grid),
         *seed_notes(grid),
         *numerics_notes(grid),
+        *grid_default_notes(grid),
         *zero_shot_notes(grid),
         *bin_notes(grid),
         *average_notes(grid),
@@ -158,7 +160,7 @@ def seed_notes(grid: Grid) -> list[str]:
 
 
 def numerics_notes(grid: Grid) -> list[str]:
-    """Rows of other precision, engine or views, where their labels do not say so.
+    """Rows of other precision, engine or views, where one of their labels does not say so.
 
     The precision of a GPU is not that of a CPU by default, so no setting states it. A default may
     have been edited between two runs.
@@ -166,12 +168,14 @@ def numerics_notes(grid: Grid) -> list[str]:
     notes = []
     for path, words in NUMERICS.items():
         values: dict[str, list[str]] = {}
+        are_stated = True
         for (row, _), cell in grid.cells.items():
             value = cell[0].record.get(path)
-            stated = FIELD_WORDS[path].format(value)
-            if value is not None and stated not in row.label:
+            if value is not None and not cell[0].from_tuned_run:
                 values[row.label] = [str(value)]
-        notes += differing_note(f"{words} differs between the rows", values)
+                are_stated = are_stated and FIELD_WORDS[path].format(value) in row.label
+        if not are_stated:
+            notes += differing_note(f"{words} differs between the rows", values)
     counts: dict[str, list[str]] = {}
     for (row, _), cell in grid.cells.items():
         count = cell[0].record.get("views.count") or 1
@@ -180,6 +184,82 @@ def numerics_notes(grid: Grid) -> list[str]:
             counts[row.label] = [str(count)]
     notes += differing_note("The default number of views differs between the rows", counts)
     return notes
+
+
+def grid_default_notes(grid: Grid) -> list[str]:
+    """Rows of one method that have other defaults. The number of views has a note of its own."""
+    notes = []
+    for column in grid.columns:
+        runs = {row.label: cell[0] for row, cell in grid.cells_on(column)}
+        notes += default_notes(grid.column_label(column), runs, but=["TTA.VIEWS"])
+    return notes
+
+
+def default_notes(
+    where: str, runs: Mapping[str, Measured], but: Sequence[str] = (),
+) -> list[str]:
+    """Settings whose defaults differ between runs of one method on the same images.
+
+    They were edited between the runs. A label states what differs from the default of then; only a
+    second row of the same label states more.
+
+    Args:
+        where: The images, for the note.
+        runs: A run for each label.
+        but: Settings that are not looked at.
+    """
+    by_method: dict[str, dict[str, RunRecord]] = {}
+    for label, measured in runs.items():
+        by_method.setdefault(measured.method, {})[label] = measured.record
+    notes = []
+    for records in by_method.values():
+        first = next(iter(records.values()))
+        differing: dict[str, None] = {}
+        for record in records.values():
+            differing |= dict.fromkeys(differing_defaults(first, record, but))
+        for name in differing:
+            key = WORDS.get(name, name)  # the setting whose value a field holds
+            values: dict[str, list[str]] = {}
+            for label, record in records.items():
+                value = record.fields("values").get(name)
+                if value is not None and key not in record.changed:
+                    values[label] = [str(value)]
+            notes += differing_note(f"{where}: the default of {key} differs between rows", values)
+    return notes
+
+
+def have_other_defaults(runs: Sequence[Measured], others: Sequence[Measured]) -> bool:
+    """Whether a default was edited between some runs and others of the same method.
+
+    Args:
+        runs: On some images.
+        others: On the same images.
+    """
+    for first in runs:
+        for second in others:
+            if first.method != second.method:
+                continue
+            if differing_defaults(first.record, second.record):
+                return True
+    return False
+
+
+def differing_defaults(first: RunRecord, second: RunRecord, but: Sequence[str] = ()) -> list[str]:
+    """The settings and fields that two runs of one method were given no value of, and that differ.
+
+    A setting that has an effect in one of the runs only has no other default.
+
+    Args:
+        first: A record.
+        second: Another record.
+        but: Settings that are not looked at.
+    """
+    given = [*first.changed, *second.changed, *but]
+    names = []
+    for name, values in first.difference(second, "values", without=given).items():
+        if None not in values:
+            names.append(name)
+    return names
 
 
 def zero_shot_notes(grid: Grid) -> list[str]:

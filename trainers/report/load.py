@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..runs.record import RunRecord, results_hash
 from ..runs.record_1_0 import read_settings, record_of_1_0
 from .predictions import Predictions, read_predictions
 from .schema import read_plain_json, read_results
+from .sentences import listed
 
 SHOWN_UNFINISHED = 3  # folders that a note names
 
@@ -199,29 +200,62 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
     Raises:
         DataError: If one of the paths does not exist.
     """
-    runs: dict[Path, FinishedRun] = {}
-    notes: list[str] = []
+    roots = list(map(Path, paths))
+    finished: dict[Path, str] = {}  # names by folder
     unfinished: dict[Path, str] = {}
-    names: dict[str, Path] = {}  # folders by the names that they have below a root
-    for root in map(Path, paths):
+    links: dict[Path, str] = {}
+    for root in roots:
         if not root.exists():
             raise DataError(f"{root} does not exist; give a run folder or a folder that holds some")
         for parent, subfolders, files in os.walk(root):  # skips folders that may not be read
             subfolders.sort()
             folder = Path(parent)
             name = name_below(folder, root)
-            if "results.json" in files and folder.resolve() not in runs:
-                if names.setdefault(name, folder.resolve()) != folder.resolve():
-                    name = f"{root.resolve().name}/{name}"  # another root has a folder of this name
-                try:
-                    runs[folder.resolve()] = read_run(folder, name)
-                except DataError as error:
-                    notes.append(f"{name} is left out: {error}.")
-            elif "results.json" not in files and is_started(files):
+            if "results.json" in files:
+                finished.setdefault(folder.resolve(), name)
+            elif is_started(files):
                 unfinished[folder.resolve()] = name
+            for subfolder in subfolders:
+                if (folder / subfolder).is_symlink():
+                    link = folder / subfolder
+                    links[link.resolve()] = name_below(link, root)
+    runs: list[FinishedRun] = []
+    notes: list[str] = []
+    for folder, name in distinct_names(finished).items():
+        try:
+            runs.append(read_run(folder, name))
+        except DataError as error:
+            notes.append(f"{name} is left out: {error}.")
     if unfinished:
         notes.append(unfinished_note(sorted(unfinished.values())))
-    return list(runs.values()), notes
+    searched = [root.resolve() for root in roots]
+    others = []
+    for target, name in links.items():
+        if not any(target.is_relative_to(root) for root in searched):
+            others.append(name)
+    if others:
+        notes.append(links_note(sorted(others)))
+    return runs, notes
+
+
+def distinct_names(folders: Mapping[Path, str]) -> dict[Path, str]:
+    """The names of folders; equal ones get as many folders above them as tell them apart.
+
+    Args:
+        folders: The name of each folder below the one that was searched.
+    """
+    alike: dict[str, list[Path]] = {}
+    for folder, name in folders.items():
+        alike.setdefault(name, []).append(folder)
+    names = {}
+    for folder, name in folders.items():
+        count = len(Path(name).parts)
+        while len({other.parts[-count:] for other in alike[name]}) < len(alike[name]):
+            count += 1
+        if len(alike[name]) > 1:
+            name = "/".join(folder.parts[-count:])
+        names[folder] = name
+    return names
 
 
 def name_below(folder: Path, root: Path) -> str:
@@ -235,6 +269,14 @@ def name_below(folder: Path, root: Path) -> str:
 def is_started(files: Sequence[str]) -> bool:
     """Whether a folder has the files of a run that has begun."""
     return "config.yaml" in files or RECORD_FILE in files
+
+
+def links_note(names: Sequence[str]) -> str:
+    """Which folders are not searched because they are links out of the folder that is."""
+    return (
+        f"{listed(names)}: a link to a folder outside of those that were given, which is not "
+        "searched. Give it to the command to have its runs."
+    )
 
 
 def unfinished_note(names: Sequence[str]) -> str:

@@ -140,6 +140,11 @@ class Measured:
         return float(self.metrics[metric].value)
 
     @property
+    def method(self) -> str:
+        """Name of the method: zero-shot for the zero-shot part of a tuned run."""
+        return str(self.record.method["trainer"])
+
+    @property
     def seed(self) -> int:
         return self.record.seed
 

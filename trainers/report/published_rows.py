@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from . import published as paper
 from .grid import Column, Grid
+from .grid_notes import have_other_defaults
 from .measure import Measured
 from .table_model import Entry, TableRow
 
@@ -43,7 +44,11 @@ def add_published_rows(
     for row, line in zip(grid.rows, rows, strict=True):
         cells: list[paper.Cell | None] = []
         for column in grid.columns:
-            cells.append(find_published(metric, grid.cells.get((row, column), []), options.source))
+            runs = grid.cells.get((row, column), [])
+            if is_ambiguous(grid, column, runs):
+                cells.append(None)
+            else:
+                cells.append(find_published(metric, runs, options.source))
         if has_average:
             cells.append(published_average(cells, grid.columns, options.source))
         for cell in cells:
@@ -52,6 +57,20 @@ def add_published_rows(
         lines.append(line)
         lines += published_lines(line, cells, options.differences)
     return lines, sources
+
+
+def is_ambiguous(grid: Grid, column: Column, runs: Sequence[Measured]) -> bool:
+    """Whether a default was edited between some runs and others of their method.
+
+    It is then not known which of them have the settings of a published source.
+
+    Args:
+        grid: The runs.
+        column: The images.
+        runs: Of one cell on these images.
+    """
+    on_column = [cell[0] for _, cell in grid.cells_on(column)]
+    return have_other_defaults(runs[:1], on_column)
 
 
 def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.Cell | None:
@@ -160,5 +179,6 @@ def published_note(sources: Sequence[str], source: str, backbone: str) -> str:
     return (
         f"Rows marked published are from {'; '.join(sorted(set(sources)))} and were not measured "
         "here. They stand beside runs on the whole test set, with OpenAI's weights and the "
-        "settings of the source."
+        "settings of the source. Runs of a method between which a default was edited have none: "
+        "it is not known which of them have these settings."
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from ..runs.record import group_records
 from .arrange import by_backbone
-from .grid import Grid, grid_of
+from .grid import Grid, grid_of, joined_parts, record_of
 from .grid_notes import grid_notes
 from .layout import Differences, TableSpec
 from .measure import Measured
 from .published_rows import PublishedOptions
-from .sentences import listed, method_name
+from .sentences import changed_words, listed, method_name, prompt_words
 from .special_tables import prompts_table, similarity_table, threshold_table
 from .table_model import Table
 from .tables import metric_table, results_table
@@ -124,21 +125,25 @@ def corruption_tables(
 
 
 def only_at_lower_severities(runs: Sequence[Measured], worst: int) -> list[str]:
-    """A note on the methods and corruptions that were not run at the severity of a table.
+    """A note on the rows and corruptions that were not run at the severity of a table.
 
     Args:
         runs: Runs on one data set.
         worst: The severity that the table shows.
     """
-    severities: dict[str, list[int]] = {}
-    for run in runs:
-        corruption = str(run.record.data["corruption"]).replace("_", " ")
-        where = f"{method_name(run.record)} on {corruption}"
-        severities.setdefault(where, []).append(int(run.record.data["severity"]))
     lower = []
-    for where, levels in severities.items():
-        if worst not in levels:
-            lower.append(f"{where} (up to {max(levels)})")
+    for row in group_records(runs, "row", record_of):
+        severities: dict[tuple[str, str], list[int]] = {}
+        for run in row:
+            corruption = str(run.record.data["corruption"])
+            where = (corruption, run.record.key("table"))
+            severities.setdefault(where, []).append(int(run.record.data["severity"]))
+        first = row[0].record
+        label = joined_parts(method_name(first), prompt_words(first), *changed_words(first))
+        for (corruption, _), levels in severities.items():
+            if worst not in levels:
+                shown = corruption.replace("_", " ")
+                lower.append(f"{label} on {shown} (up to {max(levels)})")
     if not lower:
         return []
     return [f"Not run at severity {worst}, so not in this table: {listed(lower)}."]

@@ -325,13 +325,16 @@ def similarity_table(grid: Grid, name: str, title: str) -> Table | None:
             blocks.append(RowBlock(label, rows))
     if not blocks:
         return None
+    facts = [images_fact(grid.counts())]
+    if any(len(cell) > 1 for cell in grid.cells.values()):
+        facts.append("first seed of each")
     notes = [
         "Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among "
         "mistakes is 0, so their mean confidence is their ECE.",
-        grid.images(),
+        fact_sentences(facts),
         *grid.notes,
     ]
-    return Table(name, title, list(THIRDS), blocks, notes, [images_fact(grid.counts())])
+    return Table(name, title, list(THIRDS), blocks, notes, facts)
 
 
 def mistakes_by_similarity(data: PairErrors) -> list[float]:

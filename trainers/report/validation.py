@@ -5,8 +5,10 @@ belongs to a test image's cluster, is left out. If these are many, the validatio
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from .measure import MOST_FAILURES
 from .predictions import Predictions
 from .sentences import column_words, corruption_of, dataset_words, listed, method_name
 
+COUNT = re.compile(r"(?:^|, )[\d,]+ of ([\d,]+) images$")  # in the subset of a pilot
 MOST_SHARED = 0.1  # share of validation images that may be test images
 
 
@@ -93,9 +96,9 @@ class ValidationRuns:
                 if note not in self.notes:
                     self.notes.append(note)
                 held_out = []
-            # The largest first; of equal ones by name, so that the order of folders does not
-            # matter.
-            held_out.sort(key=lambda run: (-run.results["n"], run.name))
+            # The largest first; of equal ones by their path, so that the order of the folders on
+            # the command line does not matter.
+            held_out.sort(key=lambda run: (-run.results["n"], str(run.folder.resolve())))
             for run in tested:
                 self.by_test[id(run)] = of_same_corruption(held_out, run) or held_out
         if unused:
@@ -173,16 +176,35 @@ def of_same_corruption(held_out: Sequence[FinishedRun], run: FinishedRun) -> lis
 def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:
     """Whether runs on data sets of one name are on different ones.
 
-    The same part of one data set has the same images. Nothing else ties a data set's validation
-    images to its test images.
+    The same part of one data set has the same images, and a pilot says how many its data set has.
+    Nothing else ties a data set's validation images to its test images.
     """
     images_of_part: dict[tuple, str] = {}
+    size_of_part: dict[tuple, int] = {}
     for run in runs:
         data = run.record.data
-        part = (data.get("subset"), *corruption_of(run.record))
+        corruption = corruption_of(run.record)
+        part = (data.get("subset"), *corruption)
         if images_of_part.setdefault(part, data["images"]) != data["images"]:
             return True
+        selected_from, size = whole_part(data)
+        part = (selected_from, *corruption)
+        if size_of_part.setdefault(part, size) != size:
+            return True
     return False
+
+
+def whole_part(data: Mapping[str, Any]) -> tuple[str, int]:
+    """What the images of a run were selected from, such as those of base classes, and its size.
+
+    Args:
+        data: The section of its record.
+    """
+    subset = str(data.get("subset") or "")
+    count = COUNT.search(subset)
+    if count is None:
+        return subset, int(data["n"])
+    return subset[: count.start()], int(count[1].replace(",", ""))
 
 
 def without_test_images(

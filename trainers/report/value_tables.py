@@ -15,6 +15,7 @@ from .grid import (
     Column,
     Row,
     distinct_rows,
+    groups_by_value,
     joined_parts,
     largest_of_each_family,
     layers_of_cell,
@@ -23,9 +24,10 @@ from .grid import (
     record_of,
     row_order,
     shared_settings,
+    twin_words,
     value_of,
 )
-from .grid_notes import differing_note
+from .grid_notes import default_notes, differing_note, have_other_defaults
 from .layout import TableSpec
 from .marks import Entries, mark_best, with_difference
 from .measure import Measured
@@ -187,8 +189,7 @@ def value_table(
         labels = ", ".join(backbone.label for backbone in backbones)
         notes.append(published_note(sources, published.source, labels))
     title = ", ".join([title, *grid.shared.values()])
-    columns = distinct(list(grid.values.values()))
-    return Table(spec.name, title, columns, blocks, notes, facts)
+    return Table(spec.name, title, list(grid.values.values()), blocks, notes, facts)
 
 
 def result_entries(grid: ValueGrid, metric: str) -> Entries:
@@ -230,8 +231,10 @@ class ValueGrid:
     Attributes:
         rows: The rows, in the order of papers.
         shared: Settings that all rows share and the title states, in words by key.
-        values: Label of each column, by its key; see `column_value`.
+        values: Label of each column, by what makes it another column.
+        printed: What published tables call each column.
         cells: The runs of each row and value by data set.
+        columns: All data sets.
         common: The data sets that all cells have; only these are averaged.
         left_out: Labels of the other data sets.
         smaller: Labels of sets of images that are left out for a larger one of the same data set.
@@ -251,6 +254,7 @@ class ValueGrid:
         self.spec = spec
         self.varied = varied_keys(spec.columns)
         self.values: dict[str, str] = {}
+        self.printed: dict[str, str] = {}
         self.shared: dict[str, str] = {}
         self.cells: dict[tuple[Row, str], dict[Column, list[Measured]]] = {}
         self.rows: list[Row] = []
@@ -260,6 +264,7 @@ class ValueGrid:
         self.smaller: list[str] = []
         self.relabelled: list[str] = []
         columns, column_of = make_columns(runs)
+        self.columns = columns
         self.arrange(runs, backbones, column_of)
         for (row, _), runs_by_column in self.cells.items():
             for column, cell in runs_by_column.items():
@@ -269,7 +274,7 @@ class ValueGrid:
             if all(column in runs_by_column for runs_by_column in self.cells.values()):
                 shared.append(column)
             else:
-                label = column.label
+                label = self.label(column)
                 if [other.dataset for other in columns].count(column.dataset) > 1:
                     label += f", {column.n:,} images"
                 self.left_out.append(label)
@@ -279,7 +284,7 @@ class ValueGrid:
         for column in shared:
             if column in self.common:
                 continue
-            label = f"{column.label}, {column.n:,} images"
+            label = f"{self.label(column)}, {column.n:,} images"
             if column.dataset in averaged:
                 self.smaller.append(label)
             else:
@@ -309,7 +314,7 @@ class ValueGrid:
                 untuned.append(run)
             else:
                 tuned.append(run)
-        groups = group_records(tuned, "row", record_of, without=self.varied)
+        groups = groups_by_value(tuned, self.spec.rows, self.varied)
         groups += group_records(untuned, "row", record_of)  # of one prompt each
         records = [group[0].record for group in groups]
         self.shared = shared_settings(records, [*self.spec.rows, *self.varied])
@@ -323,10 +328,21 @@ class ValueGrid:
                 self.values.setdefault(key, label)
                 runs_by_column = self.cells.setdefault((row, key), {})
                 runs_by_column.setdefault(column_of[id(run)], []).append(run)
-        renamed = distinct_rows(self.rows, self.varied)
+        self.printed = dict(self.values)
+        labels = list(self.printed.values())
+        for key, label in self.printed.items():
+            if labels.count(label) > 1:  # two prompts of as many shots
+                self.values[key] = key
+        of_prompts = [row for row in self.rows if is_untuned_prompt(row.record)]
+        others = [row for row in self.rows if row not in of_prompts]
+        renamed = {**distinct_rows(others, self.varied), **distinct_rows(of_prompts)}
         cells = {(renamed[row], key): by_column for (row, key), by_column in self.cells.items()}
         self.cells = cells
         self.rows = sorted(renamed.values(), key=row_order)
+
+    def label(self, column: Column) -> str:
+        """A data set, told apart from another one of the same name and size."""
+        return column.label + twin_words(column, self.columns)
 
     def untuned_row(self, protocol: str) -> Row | None:
         """The row of a learnt prompt without tuning; None if there is none."""
@@ -360,11 +376,11 @@ class ValueGrid:
         return [runs_by_column[column] for column in self.common]
 
     def published_cell(self, row: Row, value: str, metric: str) -> paper.Cell | None:
-        """The published average of a row under a column's label, if it is over the same data sets.
+        """The published average of a row and column, if it is over the same data sets.
 
         Args:
             row: The row whose method is looked up.
-            value: Key of `values`, whose label is the published column.
+            value: Key of `printed`.
             metric: Name of the metric.
         """
         records = []
@@ -375,7 +391,17 @@ class ValueGrid:
         table = self.spec.published[0]
         if not records or not paper.is_published_set(table, records, self.varied):
             return None
-        return paper.find(table, metric, row.method, self.values[value])
+        if self.has_other_defaults(row, value):
+            return None
+        return paper.find(table, metric, row.method, self.printed[value])
+
+    def has_other_defaults(self, row: Row, value: str) -> bool:
+        """Whether a default was edited between a cell and others of its method."""
+        for column in self.common:
+            others = [by_column[column][0] for by_column in self.cells.values()]
+            if have_other_defaults(self.cells[row, value][column][:1], others):
+                return True
+        return False
 
     def cells_without_value(self) -> dict[tuple[Row, Column], list[Measured]]:
         """The runs of each row and data set, of the last value that has some."""
@@ -389,7 +415,7 @@ class ValueGrid:
         """What is averaged, for the caption."""
         counts: dict[str, list[int]] = {}
         for column in self.common:
-            counts.setdefault(column.label, []).append(column.n)
+            counts.setdefault(self.label(column), []).append(column.n)
         if not counts:
             return ["no data set is common to all cells"]
         facts = [images_fact(counts)]
@@ -401,6 +427,7 @@ class ValueGrid:
         """Failed images, and what was left out."""
         notes = list(self.notes)
         notes += self.differing_seeds()
+        notes += self.differing_defaults()
         failed = self.failed_images()
         if failed:
             notes.append(
@@ -410,7 +437,8 @@ class ValueGrid:
             notes.append(f"Left out, because not every cell has them: {listed(self.left_out)}.")
         if self.smaller:
             notes.append(
-                f"Left out for a larger set of images of the same data set: {listed(self.smaller)}."
+                "Left out for a larger set of images of the same data set, or the first one of "
+                f"equal size: {listed(self.smaller)}."
             )
         if self.relabelled:
             notes.append(
@@ -432,6 +460,17 @@ class ValueGrid:
             notes += differing_note(f"{column.label}: view seeds differ between the cells", seeds)
         return notes
 
+    def differing_defaults(self) -> list[str]:
+        """Notes on the averaged data sets on which cells of one method have other defaults."""
+        notes = []
+        for column in self.common:
+            runs = {}
+            for (row, value), runs_by_column in self.cells.items():
+                label = joined_parts(row.label, self.values[value])
+                runs[label] = runs_by_column[column][0]
+            notes += default_notes(column.label, runs, but=self.varied)
+        return notes
+
     def failed_images(self) -> list[str]:
         """Which runs have images without a prediction of the method, in words."""
         failed = []
@@ -443,16 +482,6 @@ class ValueGrid:
                                       f"{run.flagged:,} with their zero-shot prediction, "
                                       f"{run.skipped:,} unreadable")
         return failed
-
-
-def distinct(labels: Sequence[str]) -> list[str]:
-    """Labels of columns; equal ones get a number."""
-    numbered = []
-    for position, label in enumerate(labels):
-        if labels.count(label) > 1:
-            label = f"{label} ({labels[: position + 1].count(label)})"
-        numbered.append(label)
-    return numbered
 
 
 def texts_note(cells: Iterable[tuple[str, Sequence[Measured]]]) -> str:

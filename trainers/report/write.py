@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 # Files that the last report wrote into figures/, which the next one may remove
 LIST = "figures.json"
+NOT_SAFE = re.compile(r"[^\w.-]+", re.ASCII)  # in the name of a table
 
 
 def write_tables(out: Path, tables: Sequence[Table]) -> None:
@@ -97,11 +99,15 @@ def with_free_name(figure: NamedFigure, drawn: Sequence[NamedFigure]) -> NamedFi
 
 
 def with_distinct_names(tables: Sequence[Table]) -> list[Table]:
-    """The tables; those of an experiment with several backbones get a number after their name."""
+    """The tables with names that are safe in LaTeX and HTML, which do not escape them.
+
+    Those of an experiment with several backbones get a number after their name.
+    """
     named: list[Table] = []
     for table in tables:
         names = [other.name for other in named]
-        named.append(replace(table, name=free_name(table.name, names)))
+        safe_name = NOT_SAFE.sub("_", table.name)
+        named.append(replace(table, name=free_name(safe_name, names)))
     return named
 
 

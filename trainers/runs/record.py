@@ -63,6 +63,9 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     "row": ROW,
     "column": COLUMN,
     "table": TABLE,
+    # Two runs of one method on the same images, given the same settings, differ only if a default
+    # was edited.
+    "values": VALUES,
     # Each seed of CoOp draws its own training images.
     "pool": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
     "pair": TABLE,
@@ -319,8 +322,10 @@ def group_records(
     groups: list[list[T]] = []
     by_key: dict[str, list[T]] = {}
     # Another release of the package may give another key for the same method, but only by its code.
-    # Groups that agree in all else are compared.
+    # Groups that agree in all else are compared, by a record of each key that they have: of two
+    # records of one release whose code differs only one can be the same as that of another release.
     similar_groups: dict[str, list[list[T]]] = {}
+    records_of_group: dict[int, list[RunRecord]] = {}  # by the id() of a group
     but_code = ["method.source"]
     if isinstance(without, str):
         but_code.append(without)
@@ -332,13 +337,15 @@ def group_records(
         if key not in by_key:
             similar = similar_groups.setdefault(record.key(purpose, but_code), [])
             for group in similar:
-                if record_of(group[0]).is_same(record, purpose, without):
+                known = records_of_group[id(group)]
+                if all(other.is_same(record, purpose, without) for other in known):
                     by_key[key] = group
                     break
             else:
                 by_key[key] = []
                 groups.append(by_key[key])
                 similar.append(by_key[key])
+            records_of_group.setdefault(id(by_key[key]), []).append(record)
         by_key[key].append(item)
     return groups
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -161,7 +162,9 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
         dpi: Dots per inch of a png.
     """
     buffer = io.BytesIO()
-    with styled():
+    with styled(), warnings.catch_warnings():
+        # The warning holds the letter, which may be an escape of a foreign run's name.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         lay_out(figure)
         figure.set_dpi(dpi)
         # Figure.savefig would draw twice, for a layout that is already computed.
