@@ -25,7 +25,8 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
             covered.add(conditions(measured.record))
             source = measured.record.method.get("source")
     parts = []
-    # Runs with logits first: a part that is made of one has all metrics. Then those with most images.
+    # Runs with logits first: a part that is made of one has all metrics. Then those with most
+    # images.
     for measured in sorted(runs, key=lambda run: (not run.has_logits, run.skipped)):
         if (
             not measured.run.has_zero_shot

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...datasets.utils.files import file_hash
 
@@ -307,11 +307,38 @@ def fields_that_state(key: str) -> list[str]:
     return paths
 
 
+@dataclass
+class RecordGroup(Generic[T]):
+    """Items whose records are the same for a purpose.
+
+    Attributes:
+        items: The items, in the order in which they were given.
+        records: One record for each key that the items have. There are several keys where the items
+            are of several releases of this package, see `RunRecord.key`.
+    """
+
+    items: list[T] = field(default_factory=list)
+    records: list[RunRecord] = field(default_factory=list)
+
+    def takes(self, record: RunRecord, purpose: str, without: Sequence[str]) -> bool:
+        """Whether a record is the same as all records of the group.
+
+        With two releases of a method the code is not compared. So of two records of one release
+        whose code differs, both may be the same as one of another release: the first one counts.
+
+        Args:
+            record: A record with another key.
+            purpose: A key of PURPOSES.
+            without: Settings that may differ all the same, by their full names.
+        """
+        return all(known.is_same(record, purpose, without) for known in self.records)
+
+
 def group_records(
     items: Iterable[T], purpose: str, record_of: Callable[[T], RunRecord],
-    without: str | Sequence[str] = "",
+    without: str | Sequence[str] = (),
 ) -> list[list[T]]:
-    """Groups of items whose records are the same for a purpose, in order of first appearance.
+    """Groups items whose records are the same for a purpose, in order of first appearance.
 
     Args:
         items: Anything that has a record, such as runs.
@@ -319,35 +346,29 @@ def group_records(
         record_of: Returns the record of an item.
         without: Settings that may differ all the same, by their full names.
     """
-    groups: list[list[T]] = []
-    by_key: dict[str, list[T]] = {}
-    # Another release of the package may give another key for the same method, but only by its code.
-    # Groups that agree in all else are compared, by a record of each key that they have: of two
-    # records of one release whose code differs only one can be the same as that of another release.
-    similar_groups: dict[str, list[list[T]]] = {}
-    records_of_group: dict[int, list[RunRecord]] = {}  # by the id() of a group
-    but_code = ["method.source"]
     if isinstance(without, str):
-        but_code.append(without)
-    else:
-        but_code += without
+        without = [without]
+    groups: list[RecordGroup[T]] = []
+    by_key: dict[str, RecordGroup[T]] = {}
+    # Groups that agree in all but the code of the method. Only their records need a comparison.
+    similar_groups: dict[str, list[RecordGroup[T]]] = {}
     for item in items:
         record = record_of(item)
         key = record.key(purpose, without)
         if key not in by_key:
-            similar = similar_groups.setdefault(record.key(purpose, but_code), [])
+            similar = similar_groups.setdefault(
+                record.key(purpose, [*without, "method.source"]), [])
             for group in similar:
-                known = records_of_group[id(group)]
-                if all(other.is_same(record, purpose, without) for other in known):
-                    by_key[key] = group
+                if group.takes(record, purpose, without):
                     break
             else:
-                by_key[key] = []
-                groups.append(by_key[key])
-                similar.append(by_key[key])
-            records_of_group.setdefault(id(by_key[key]), []).append(record)
-        by_key[key].append(item)
-    return groups
+                group = RecordGroup()
+                groups.append(group)
+                similar.append(group)
+            group.records.append(record)
+            by_key[key] = group
+        by_key[key].items.append(item)
+    return [group.items for group in groups]
 
 
 def describe_difference(difference: Difference) -> str:
