@@ -108,6 +108,13 @@ MATRIX = {
         {"model.prompt.hash": "d1", "changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-d1"]}},
         f"{RUN}, jacobian, {ROW}",
     ),
+    "form of descriptions": (
+        {
+            "model.prompt.form": "phrases",
+            "changed": {"PROMPT.DESCRIPTION_FORMAT": ["auto", "phrases"]},
+        },
+        f"{RUN}, jacobian, {ROW}",
+    ),
     "order of a stream": ({"method.stream": {"order": "sorted"}}, f"{RUN}, {ROW}"),
     "training": (
         {"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}},

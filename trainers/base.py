@@ -316,8 +316,11 @@ class BaseTrainer:
         texts = self.texts
         if texts is None:
             return PromptFacts()
-        digest = texts.descriptions.digest if texts.descriptions else ""
-        return PromptFacts(hash=digest, templates=texts.templates)
+        descriptions = texts.descriptions
+        if descriptions is None:
+            return PromptFacts(templates=texts.templates)
+        return PromptFacts(
+            hash=descriptions.digest, templates=texts.templates, form=descriptions.form)
 
     @cached_property
     def record(self) -> RunRecord:

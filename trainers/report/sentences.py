@@ -41,7 +41,7 @@ FIELD_WORDS: Mapping[str, str] = {
 # Fields that hold the value of a setting, which has its own words.
 STATE_SETTINGS = ("views.count", "views.augmix", "views.pixels.mean", "views.pixels.std",
                   "method.stream.order", "method.stream.correlation", "method.stream.reset",
-                  "model.prompt.position", "model.prompt.ensemble")
+                  "model.prompt.form", "model.prompt.position", "model.prompt.ensemble")
 NEVER_NAMED = ("seed", "data.n", "data.dataset", "data.subset")
 
 

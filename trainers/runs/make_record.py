@@ -88,11 +88,13 @@ class PromptFacts:
         hash: Hash of the content of a learnt prompt or of texts; "" for words.
         protocol: How a learnt prompt was made; None for words and texts.
         templates: The templates that replace PROMPT.CTX_INIT, as they are for this data set.
+        form: What the texts of descriptions are read as, sentences or phrases; "" without any.
     """
 
     hash: str = ""
     protocol: PromptProtocol | None = None
     templates: Sequence[str] = ()
+    form: str = ""
 
 
 def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
@@ -227,6 +229,8 @@ def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
     elif cfg.PROMPT.TEMPLATE or cfg.PROMPT.DESCRIPTIONS:
         section |= {"kind": "texts", "ensemble": cfg.PROMPT.ENSEMBLE,
                     "templates": list(prompt.templates), "hash": prompt.hash}
+        if prompt.form:
+            section["form"] = prompt.form
     else:
         section |= {"kind": "words", "words": cfg.PROMPT.CTX_INIT}
     return section

@@ -32,7 +32,8 @@ DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "
         "data.classes", "data.corruption", "data.severity", "data.subset")
 VIEWS = ("views.pipeline", "views.count", "views.augmix", "views.pixels")
 MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.templates",
-         "model.prompt.hash", "model.prompt.position", "model.prompt.ensemble")
+         "model.prompt.hash", "model.prompt.form", "model.prompt.position",
+         "model.prompt.ensemble")
 METHOD = ("method.trainer", "method.settings", "method.stream", "method.source",
           "method.training.settings", "method.training.images")
 NUMERICS = ("numerics.precision", "numerics.jacobian", "numerics.engine", "numerics.tf32")
@@ -86,6 +87,7 @@ WORDS: Mapping[str, str] = {
     "model.prompt.protocol": "prompt", "model.prompt.words": "PROMPT.CTX_INIT",
     "model.prompt.templates": "PROMPT.TEMPLATE",
     "model.prompt.hash": "content of the prompt",
+    "model.prompt.form": "PROMPT.DESCRIPTION_FORMAT",
     "model.prompt.position": "TRAINER.COOP.CLASS_TOKEN_POSITION",
     "model.prompt.ensemble": "PROMPT.ENSEMBLE", "method.trainer": "TRAINER.NAME",
     "method.source": "code of the method", "method.stream.order": "TEST.ORDER",
@@ -113,8 +115,8 @@ class RunRecord:
             absent without groups), classes (hash of the class names), corruption, severity,
             subset.
         views: pipeline, count, augmix, pixels. Their size is the backbone's, which its weights fix.
-        model: backbone, weights (hash), prompt {kind, protocol, words, templates, hash, position,
-            ensemble}.
+        model: backbone, weights (hash), prompt {kind, protocol, words, templates, hash, form (of
+            descriptions), position, ensemble}.
         method: trainer, settings, stream (order, correlation, reset; online methods only), source,
             training (settings and images; methods that learn from labelled images only).
         numerics: precision, device_type, jacobian, engine, tf32, part, episodes.
