@@ -94,6 +94,18 @@ def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path):
     coop()
 
 
+def test_the_prompt_that_a_run_starts_from_is_not_removed(coop, splits, clip_file, tmp_path):
+    coop()
+    prompt = find_prompt(tmp_path / "run")
+    done = run_tool(
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file",
+        "configs/datasets/image_folder.yaml", "--root", splits, "--backbone", clip_file,
+        "--model-dir", tmp_path / "run", "--output-dir", tmp_path / "run", "--overwrite",
+    )
+    assert done.returncode == 2 and "--overwrite would remove the prompt" in done.stderr
+    assert prompt.is_file() and results_of(tmp_path / "run")["trainer"] == "CoOp"
+
+
 @pytest.mark.parametrize(
     ("opts", "shape"),
     [

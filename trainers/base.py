@@ -48,7 +48,7 @@ from .vlm.numerics import (
     reset_peak_memory,
 )
 from .vlm.openai import warn_of_small
-from .vlm.prompt_files import prompt_hash
+from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.templates import find_templates
 
@@ -184,6 +184,8 @@ class BaseTrainer:
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             refuse_cache_in_run(self.cfg)
+            if overwrite:
+                refuse_prompt_in_run(self.cfg)
             asked = self.asked_run(overwrite)
         if overwrite:
             self.clip  # noqa: B018 - a run that cannot start must not remove another one
@@ -581,6 +583,20 @@ def refuse_cache_in_run(cfg: CfgNode) -> None:
     if folder in (cache, *cache.parents):
         raise ConfigError(f"CACHE.DIR {cfg.CACHE.DIR} is inside the folder of the run: choose one "
                           f"beside it, which other runs can use too")
+
+
+def refuse_prompt_in_run(cfg: CfgNode) -> None:
+    """Refuses to remove a run whose prompt the new run starts from.
+
+    Args:
+        cfg: The settings.
+    """
+    if not cfg.MODEL.INIT_WEIGHTS:
+        return
+    prompt = prompt_file(cfg.MODEL.INIT_WEIGHTS).resolve()
+    if run_path(cfg).resolve() in prompt.parents:
+        raise ConfigError(f"--overwrite would remove the prompt {cfg.MODEL.INIT_WEIGHTS}, from "
+                          f"which this run starts: use another --output-dir")
 
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:

@@ -191,7 +191,7 @@ class RunDir:
             stack.callback(remove_if_empty, path)
         files.make_folder(path)
         stack.enter_context(FolderLock(path).held())
-        if asked.overwrite:
+        if asked.overwrite and state.is_run:
             self.remove_all()
             existing = set()
         stack.enter_context(self.removing_new_files(existing))
@@ -335,14 +335,17 @@ class RunDir:
             self.parts.rmdir()
 
     def remove_all(self) -> None:
-        """Removes all that a run writes, and nothing else."""
+        """Removes all that a run writes, and nothing else.
+
+        Its record goes last: until then the folder is that of a run, whenever this is killed.
+        """
         with files.writing(self.path):
-            for name in RUN_FILES:
-                (self.path / name).unlink(missing_ok=True)
             for name in FILES_OF_FOLDER:
                 folder = self.path / name
                 if folder.is_dir() and not folder.is_symlink():
                     shutil.rmtree(folder)
+            for name in reversed(RUN_FILES):
+                (self.path / name).unlink(missing_ok=True)
 
     def cleanup(self) -> None:
         """Removes what a process that was killed at the end of a run left next to its results."""
@@ -532,7 +535,8 @@ def is_of_run(file: Path) -> bool:
         return False
     if file.is_dir():
         pattern = FILES_OF_FOLDER.get(file.name)
-        if pattern is None:
+        # A run that has saved a prompt has a record: without one it is somebody else's prompt.
+        if pattern is None or pattern is PROMPT_FILE:
             return False
         return all(inner.is_dir() or is_named(inner, pattern) for inner in file.rglob("*"))
     return bool(HARMLESS_FILE.fullmatch(file.name)) or is_unfinished(file, RECORDED_FILE)
