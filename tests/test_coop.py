@@ -15,7 +15,8 @@ from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp, epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
 from promptcal.trainers.runs.run_dir import read_predictions
-from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
+from promptcal.trainers.vlm.prompt_files import find_prompt, read_context, read_metadata
+from promptcal.trainers.vlm.prompt_protocol import protocol_of_metadata
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from yacs.config import CfgNode
 
@@ -257,6 +258,26 @@ def test_training_starts_from_init_weights(coop, tmp_path):
         torch.testing.assert_close(
             first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0
         )
+
+
+def test_prompts_that_were_trained_otherwise_are_of_other_protocols(coop, splits, tmp_path):
+    """Runs from them are rows of their own: their seeds must not be pooled."""
+    coop()
+    prompt = find_prompt(tmp_path / "run")
+    trainings = {
+        "another seed": ("SEED", 1),
+        "batches": ("DATALOADER.TRAIN_X.BATCH_SIZE", 2),
+        "start": ("MODEL.INIT_WEIGHTS", prompt),
+        "precision": ("MODEL.PREC", "bf16"),
+        "half of the classes": ("DATASET.SUBSAMPLE_CLASSES", "base"),
+    }
+    protocol = {"run": protocol_of_metadata(read_metadata(prompt)).text}
+    for name, opts in trainings.items():
+        coop("OUTPUT_DIR", tmp_path / name, *opts)
+        metadata = read_metadata(find_prompt(tmp_path / name))
+        protocol[name] = protocol_of_metadata(metadata).text
+    assert protocol.pop("another seed") == protocol["run"]
+    assert len(set(protocol.values())) == len(protocol), protocol
 
 
 def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits, tmp_path):

@@ -26,7 +26,7 @@ from .fewshot.training import PromptLearner, Schedule, random_context, run_epoch
 from .fewshot.training_images import TrainingImages
 from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .runs.make_record import training_section
+from .runs.make_record import hash_of_protocol, training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.backbone import check_lengths, initial_context
@@ -218,9 +218,8 @@ class CoOp(BaseTrainer):
             n_ctx: Number of tokens of the context.
         """
         shots = self.cfg.DATASET.NUM_SHOTS
-        settings = dict(self.record.method["settings"])
-        # Stated apart: by default it is another one on ImageNet.
-        settings.pop("OPTIM.MAX_EPOCH", None)
+        # Of these the epochs are by default others on ImageNet.
+        stated = ("DATASET.NUM_SHOTS", "OPTIM.MAX_EPOCH")
         return {
             "method": type(self).__name__,
             "dataset": self.record.data["dataset"],
@@ -231,7 +230,7 @@ class CoOp(BaseTrainer):
             "n_ctx": str(n_ctx),
             "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
             "split_hash": self.record.method["training"]["images"],
-            "settings": content_hash(settings),
+            "settings": hash_of_protocol(self.record, self.cfg, stated),
         }
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:

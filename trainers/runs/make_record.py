@@ -1,7 +1,7 @@
 """Makes the record of a run from settings, data, model and method, before the model is loaded."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -318,6 +318,30 @@ def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
     settings = leaves(cfg)
     return {"settings": {key: settings[key] for key in TRAINING_SETTINGS if key in settings},
             "images": images}
+
+
+def hash_of_protocol(record: RunRecord, cfg: CfgNode, stated: Collection[str] = ()) -> str:
+    """A hash of how a run makes its prompt, equal for the seeds and data sets of one protocol.
+
+    Args:
+        record: Of the run.
+        cfg: All settings.
+        stated: Settings that the checkpoint states by themselves.
+    """
+    settings = dict(record.method["settings"])
+    training = record.method.get("training")
+    if training is not None:
+        settings.update(training["settings"])
+    elif "PROMPT.CTX_INIT" in record.changed:
+        # Of a prompt that is made without images: it stays close to these words.
+        settings["PROMPT.CTX_INIT"] = record.model["prompt"]["words"]
+    for key in stated:
+        settings.pop(key, None)
+    settings["DATASET.SUBSAMPLE_CLASSES"] = cfg.DATASET.SUBSAMPLE_CLASSES
+    settings["MODEL.PREC"] = record.numerics["precision"]
+    start = record.get("model.prompt.protocol")
+    plugin = record.get("method.source.plugin")
+    return content_hash(settings, start, plugin)
 
 
 def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> dict[str, Any]:

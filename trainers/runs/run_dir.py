@@ -58,8 +58,9 @@ RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.np
 PART_FILE = re.compile(r"\d{7,}-\d{7,}\.npz|state\.npz|training\.pt|listing\.json")
 EVENTS_FILE = re.compile(r"events\.out\.tfevents\..+")
 PROMPT_FILE = re.compile(r"model.*\.pth\.tar.*|checkpoint")
+PROMPTS = "prompt_learner"  # the folder of the prompt that a run makes
 # What the folders of a run hold, at any depth.
-FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, "prompt_learner": PROMPT_FILE}
+FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, PROMPTS: PROMPT_FILE}
 UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
 # Files that do not make a folder somebody else's: a damaged record, locks, files of the system.
 HARMLESS_FILE = re.compile(
@@ -269,6 +270,8 @@ class RunDir:
                     for name in RUN_FILES:
                         if name not in existing:
                             (self.path / name).unlink(missing_ok=True)
+                    if PROMPTS not in existing and (self.path / PROMPTS).is_dir():
+                        shutil.rmtree(self.path / PROMPTS)
             raise
 
     @property
@@ -536,7 +539,7 @@ def is_of_run(file: Path) -> bool:
     if file.is_dir():
         pattern = FILES_OF_FOLDER.get(file.name)
         # A run that has saved a prompt has a record: without one it is somebody else's prompt.
-        if pattern is None or pattern is PROMPT_FILE:
+        if pattern is None or file.name == PROMPTS:
             return False
         return all(inner.is_dir() or is_named(inner, pattern) for inner in file.rglob("*"))
     return bool(HARMLESS_FILE.fullmatch(file.name)) or is_unfinished(file, RECORDED_FILE)
