@@ -1,9 +1,12 @@
 """An edited method is another method, wherever in its files the edit is."""
+import functools
 import importlib
 import sys
 from pathlib import Path
 
 import pytest
+from promptcal.datasets.utils import source
+from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.runs import make_record
 from promptcal.trainers.runs.make_record import method_source
 from promptcal.trainers.soc import SoC
@@ -153,6 +156,94 @@ def test_an_edit_anywhere_in_a_package_counts(tmp_path, monkeypatch, name, files
                 importlib.import_module("lab.patches")
             sources.append(method_source([method]))
     assert sources[0]["plugin"] and sources[0]["plugin"] != sources[1]["plugin"], name
+
+
+MIXIN = "class Factor:\n    def factor(self):\n        return 1\n"
+
+
+@pytest.mark.parametrize(("name", "files", "links", "edited"), [
+    (
+        "a module behind a link",
+        {"lab/mine.py": METHOD.format("from lab.scale import SCALE", "SCALE"),
+         "shared/scale.py": "SCALE = 1\n"},
+        {"lab/scale.py": "../shared/scale.py"},
+        "shared/scale.py",
+    ),
+    (
+        "a module beside a link to the method",
+        {"shared/mine.py": METHOD.format("from lab.scale import SCALE", "SCALE"),
+         "lab/scale.py": "SCALE = 1\n"},
+        {"lab/mine.py": "../shared/mine.py"},
+        "lab/scale.py",
+    ),
+    (
+        "a folder that the method adds to sys.path",
+        {"lab/mine.py": METHOD.format(
+            "import pathlib, sys\nsys.path.insert(0, str(pathlib.Path(__file__).parent / 'more'))\n"
+            "from lab_scale import SCALE", "SCALE"),
+         "lab/more/lab_scale.py": "SCALE = 1\n"},
+        {},
+        "lab/more/lab_scale.py",
+    ),
+    (
+        "a base class of its own in another folder",
+        {"lab/mine.py": METHOD.format("from lab_mixin import Factor", "2").replace(
+            "(TPT)", "(Factor, TPT)"),
+         "lab_mixin.py": MIXIN},
+        {},
+        "lab_mixin.py",
+    ),
+])
+def test_an_edit_anywhere_that_python_looks_counts(
+    tmp_path, monkeypatch, name, files, links, edited
+):
+    sources = []
+    for folder in ("before", "after"):
+        for file, text in files.items():
+            if folder == "after" and file == edited:
+                text = text.replace("1", "9")
+            path = tmp_path / folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        for link, target in links.items():
+            (tmp_path / folder / link).symlink_to(target)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / folder)
+            for module in [module for module in sys.modules if module.startswith("lab")]:
+                del sys.modules[module]
+            method = importlib.import_module("lab.mine").MyMethod
+            sources.append(method_source([method])["plugin"])
+    assert sources[0] and sources[0] != sources[1], name
+
+
+def test_a_built_in_method_that_a_plugin_changes_is_another_one(tmp_path, monkeypatch):
+    before = method_source([SoC])
+    original = SoC.weight
+    scope = {"functools": functools, "original": original, "__name__": "changes"}
+    file = tmp_path / "changes.py"
+    file.write_text(
+        "@functools.wraps(original)\n"
+        "def weight(self, loss, penalty):\n"
+        "    return 2 * original(self, loss, penalty)\n"
+    )
+    exec(compile(file.read_text(), str(file), "exec"), scope)  # noqa: S102 - a module
+    monkeypatch.setattr(SoC, "weight", scope["weight"])
+    assert before["plugin"] == "" and method_source([SoC])["plugin"]
+
+
+def test_the_code_that_a_process_has_loaded_counts(tmp_path, monkeypatch):
+    """A method is edited while a run of several seeds goes on with what was loaded."""
+    file = tmp_path / "lab_loaded.py"
+    text = METHOD.format("from promptcal.trainers import TRAINER_REGISTRY", "1")
+    file.write_text(text.replace("class MyMethod", "@TRAINER_REGISTRY.register()\nclass LabLoaded"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(TRAINER_REGISTRY, "_classes", dict(TRAINER_REGISTRY._classes))
+    method = importlib.import_module("lab_loaded").LabLoaded
+    file.write_text(file.read_text().replace("return 1", "return 2"))
+    edited = method_source([method])["plugin"]
+    file.write_text(file.read_text().replace("return 2", "return 1"))
+    source.read_source.cache_clear()
+    assert method_source([method])["plugin"] == edited
 
 
 def test_the_same_files_elsewhere_are_the_same_method(tmp_path):

@@ -286,7 +286,8 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
                 continue
             path = source_file(cls)
             if path is not None:
-                built_in |= imported_files(path, FORMULAS)
+                # Files of this package are known without links, as FORMULAS is.
+                built_in |= imported_files(path.resolve(), FORMULAS)
     return {"version": __version__, "hash": hash_files(built_in), "plugin": plugin_source(classes)}
 
 
