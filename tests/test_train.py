@@ -144,8 +144,22 @@ def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path):
     assert again.stdout.count("finished before; nothing to compute") == 2
 
 
+def test_a_sweep_over_methods_or_splits_names_what_each_row_is(train, tmp_path):
+    done = train("ZeroShot", *FEW_VIEWS, "--sweep", "TRAINER.NAME", "ZeroShot", "TPT", "SoC")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("\n\n")[-1]
+    for method in ("TPT", "SoC"):
+        results = results_of(tmp_path / "run" / f"NAME-{method}")
+        assert re.search(rf"^{method}, NAME {method} +{results['accuracy']:.2f}", table, re.M)
+    first = results_of(tmp_path / "run" / "NAME-TPT")
+    second = {**first, "split": "val", "backbone": "tiny2", "n": 5, "classes": 2}
+    caption = sweep_table("TEST.SPLIT", ["test", "val"], [first, second]).splitlines()[-1]
+    assert f"5 to {first['n']} test and val images of 2 to {first['classes']} classes" in caption
+
+
 @pytest.mark.parametrize(("words", "message"), [
     (["OPTIM.LR", "0.1", "1e-1"], "two values of --sweep are the same run"),
+    (["PROMPT.CTX_INIT", "a photo of a", "a_photo_of_a"], "two values of --sweep are the same run"),
     (["DATASET.NUM_SHOTS", "2", "4"], "or the setting has no effect here"),
     (["TTA.STEPS", "1", "-2"], "TTA.STEPS is -2; it must be 0 or more"),
     (["OPTIM.LR", "0.1"], ""), (["OPTIM.LR"], "it needs a setting and its values"),

@@ -186,8 +186,9 @@ def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> 
     baselines = []
     rows = []
     for words, runs_of_value in runs_by_value.items():
-        baselines.append(mean_cells(baseline_label(runs[0]), runs_of_value, "zero_shot_"))
-        for label, prefix in rows_of(runs[0]).items():
+        first = runs_of_value[0]  # the setting may be the method, the data set or the prompt
+        baselines.append(mean_cells(baseline_label(first), runs_of_value, "zero_shot_"))
+        for label, prefix in rows_of(first).items():
             rows.append(mean_cells(f"{label}, {words}", runs_of_value, prefix))
     if all(cells == baselines[0] for cells in baselines):
         del baselines[1:]  # the setting changes nothing before tuning
@@ -236,7 +237,7 @@ def mean_cells(label: str, runs: Sequence[Mapping], prefix: str) -> list[str]:
 
 
 def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
-    """Images, classes, backbone and bins of runs on one data set.
+    """Images, classes, backbone and bins of runs. Those of a sweep may differ in any of them.
 
     Args:
         runs: The results. Where images could not be read, the runs of several seeds may differ in
@@ -244,13 +245,19 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
         seeds: What to say of the seeds.
     """
     first = runs[0]
+    datasets = ", ".join(dict.fromkeys(dataset_label(results) for results in runs))
+    backbones = ", ".join(dict.fromkeys(backbone_name_of(results) for results in runs))
+    splits = " and ".join(dict.fromkeys(results["split"] for results in runs))
     counts = sorted({results["n"] for results in runs})
-    images = counted(counts[0], f"{first['split']} image")
+    images = counted(counts[0], f"{splits} image")
     if len(counts) > 1:
-        images = f"{counts[0]:,} to {counts[-1]:,} {first['split']} images"
-    classes = plural(first["classes"], "class", "classes")
-    return (f"{dataset_label(first)}, {images} of {classes}, "
-            f"{backbone_name_of(first)}, {seeds}; percent; {first['bins']} bins")
+        images = f"{counts[0]:,} to {counts[-1]:,} {splits} images"
+    numbers = sorted({results["classes"] for results in runs})
+    classes = plural(numbers[0], "class", "classes")
+    if len(numbers) > 1:
+        classes = f"{numbers[0]:,} to {numbers[-1]:,} classes"
+    return (f"{datasets}, {images} of {classes}, {backbones}, {seeds}; percent; "
+            f"{first['bins']} bins")
 
 
 def settings_of(runs: Sequence[Mapping], but: str = "") -> str:
