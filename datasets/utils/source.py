@@ -26,19 +26,13 @@ def plugin_source(classes: Iterable[type]) -> str:
     """A hash of the source of classes that are defined outside this package; "" if none is.
 
     It covers the files of the classes, of their bases outside this package, and the modules of
-    their own folders that these import. A function that another module has put into such a class,
-    or into a class of this package, counts with that module. Files are known by name, so that a
-    folder may be moved.
+    their own folders that these import. A function that another module has put into such a class
+    counts with that module. Files are known by name, so that a folder may be moved.
     """
     files: set[Path] = set()
     without_file: list[str] = []  # byte code of classes that were defined interactively
     for method_or_reader in classes:
         for cls in method_or_reader.__mro__:
-            if cls is object:
-                continue
-            for function in added_functions(cls):
-                added_path = absolute_path(function.__code__.co_filename)
-                files |= imported_files(added_path, top_folder(added_path, module_of(function)))
             if not is_plugin(cls):
                 continue
             path = source_file(cls)
@@ -46,6 +40,9 @@ def plugin_source(classes: Iterable[type]) -> str:
                 continue
             if path is not None:
                 files |= imported_files(path, top_folder(path, cls.__module__))
+            for function in added_functions(cls):
+                added_path = absolute_path(function.__code__.co_filename)
+                files |= imported_files(added_path, top_folder(added_path, module_of(function)))
             if path is None or not has_source(cls):
                 without_file.append(byte_code(cls))
     if not files and not without_file:
@@ -114,7 +111,7 @@ def functions_of(cls: type) -> Iterator[tuple[str, FunctionType]]:
 
 
 def added_functions(cls: type) -> list[FunctionType]:
-    """The functions of a class that another file, which is a plugin's, defines."""
+    """The functions of a plugin's class that another file of a plugin defines."""
     path_of_class = source_file(cls)
     added = []
     for _, function in functions_of(cls):
