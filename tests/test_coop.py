@@ -216,6 +216,33 @@ def test_interrupted_training_continues_bit_equal(coop, config, tmp_path, monkey
     assert not (tmp_path / "run" / "parts").exists()
 
 
+def test_training_images_that_change_during_training_stop_it(
+    coop, splits, tmp_path, monkeypatch
+):
+    """The state of the epochs before is kept: with the images put back the training continues."""
+    images = {image: image.read_bytes() for image in (splits / "train").rglob("*.png")}
+    end_epoch = PromptLearner.end_epoch
+
+    def exchange_images(learner: PromptLearner) -> None:
+        end_epoch(learner)
+        if learner.epoch == 2:
+            contents = list(images.values())
+            for image, content in zip(images, reversed(contents), strict=True):
+                image.write_bytes(content)
+
+    coop("OUTPUT_DIR", tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(PromptLearner, "end_epoch", exchange_images)
+        with pytest.raises(DataError, match="training images have changed since this run began"):
+            coop()
+    with pytest.raises(ConfigError, match="training images was"):
+        coop()
+    for image, content in images.items():
+        image.write_bytes(content)
+    coop()
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 def test_other_training_is_another_run(coop, splits, tmp_path, caplog):
     results = coop()
     with caplog.at_level(logging.INFO):

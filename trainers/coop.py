@@ -166,12 +166,25 @@ class CoOp(BaseTrainer):
         logger.info("%s: %d training images", name, len(dataset.train))
         images = ""
         if self.dist.is_main:
-            index = ImageIndex(self.cfg.CACHE.DIR)
-            identity = identify(dataset, dataset.train, range(len(dataset.train)), index)
-            if identity.missing:
-                dataset.check_files(dataset.train)
-            images = identity.listing
+            images = self.hash_of_training_images()
         return training_section(self.cfg, images)
+
+    def hash_of_training_images(self) -> str:
+        """What the training images are now, in their order and with their labels."""
+        dataset = self.data.dataset
+        index = ImageIndex(self.cfg.CACHE.DIR)
+        identity = identify(dataset, dataset.train, range(len(dataset.train)), index)
+        if identity.missing:
+            dataset.check_files(dataset.train)
+        return identity.listing
+
+    def check_training_images(self) -> None:
+        """Refuses training images that are no longer those of the run's record."""
+        if self.hash_of_training_images() != self.record.method["training"]["images"]:
+            raise DataError(
+                "training images have changed since this run began: start the run again when "
+                "nothing writes to the images any more"
+            )
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """Zero-shot predictions are those of PROMPT.CTX_INIT, with class names at the end."""
@@ -261,7 +274,10 @@ class CoOp(BaseTrainer):
         path = self.run_dir.path
         saved_state = self.run_dir.parts / "training.pt"
         identity = content_hash(self.run_dir.record.key("training"))
-        run_epochs(learner, images, saved_state, identity, path / "tensorboard" / "training")
+        run_epochs(
+            learner, images, saved_state, identity, path / "tensorboard" / "training",
+            self.check_training_images,
+        )
         state = TrainingState(epochs, learner.optimizer.state_dict(), learner.scheduler_state())
         write_checkpoint(
             self.checkpoint, learner.context, self.clip.backbone, self.clip.encoder.class_tokens,
