@@ -251,6 +251,17 @@ def test_the_code_that_a_process_has_loaded_counts(tmp_path, monkeypatch):
     assert method_source([method])["plugin"] == edited
 
 
+def test_an_attribute_that_a_script_sets_counts(tmp_path):
+    """Such as in a loop over values, where the text of the class stays what it is."""
+    class Mine(TPT):
+        strength = 1
+
+    before = method_source([Mine])["plugin"]
+    assert method_source([Mine])["plugin"] == before
+    Mine.strength = 2
+    assert method_source([Mine])["plugin"] != before
+
+
 def test_the_same_files_elsewhere_are_the_same_method(tmp_path):
     assert source_of(tmp_path / "laptop") == source_of(tmp_path / "cluster")
 

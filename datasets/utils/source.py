@@ -9,12 +9,13 @@ in a process, that of a registered class when it is registered.
 from __future__ import annotations
 
 import ast
+import dis
 import hashlib
 import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -31,6 +32,7 @@ def plugin_source(classes: Iterable[type]) -> str:
     """
     files: set[Path] = set()
     without_file: list[str] = []  # byte code of classes that were defined interactively
+    values: list[str] = []  # of attributes, which a script may have set after the class was made
     for method_or_reader in classes:
         for cls in method_or_reader.__mro__:
             if not is_plugin(cls):
@@ -40,6 +42,7 @@ def plugin_source(classes: Iterable[type]) -> str:
                 continue
             if path is not None:
                 files |= imported_files(path, top_folder(path, cls.__module__))
+                values += parameters_in(vars(cls))
             for function in added_functions(cls):
                 added_path = absolute_path(function.__code__.co_filename)
                 files |= imported_files(added_path, top_folder(added_path, module_of(function)))
@@ -47,7 +50,43 @@ def plugin_source(classes: Iterable[type]) -> str:
                 without_file.append(byte_code(cls))
     if not files and not without_file:
         return ""
-    return hash_files(files, without_file)
+    return hash_files(files, [*without_file, *values])
+
+
+def parameters_of(instance: object) -> list[str]:
+    """The plain values that an object of a plugin's class has been given, such as a strength.
+
+    Attributes that the classes of this package set are not among them.
+    """
+    set_by_package: set[str] = set()
+    for cls in type(instance).__mro__:
+        if not is_plugin(cls):
+            for _, function in functions_of(cls):
+                set_by_package |= attributes_set_by(function.__code__)
+    given = {}
+    for name, value in vars(instance).items():
+        if name not in set_by_package:
+            given[name] = value
+    return parameters_in(given)
+
+
+def attributes_set_by(code: CodeType) -> set[str]:
+    """The names of the attributes to which a code object assigns something."""
+    names = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "STORE_ATTR":
+            names.add(str(instruction.argval))
+    return names
+
+
+def parameters_in(values: Mapping[str, object]) -> list[str]:
+    """Plain values by name, as text. One that may be a path is left out: folders may be moved."""
+    parameters = []
+    for name, value in sorted(values.items()):
+        text = repr(value) if is_plain(value) else ""
+        if text and not name.startswith("__") and "/" not in text and "\\" not in text:
+            parameters.append(f"{name} {text}")
+    return parameters
 
 
 def module_source(module: ModuleType) -> str:
