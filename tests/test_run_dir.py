@@ -190,6 +190,21 @@ def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path):
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_files_that_a_run_has_not_written_stay_in_its_folders(tmp_path):
+    finished(tmp_path, make())
+    for name in ("prompt_learner/notes.txt", "tensorboard/run/results.json", "parts/piston.step",
+                 "prompt_learner/model.pth.tar-5", "tensorboard/tuned/events.out.tfevents.1.host"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    with opened(tmp_path, make(seed=1), overwrite=True):
+        pass
+    left = {name for name, content in contents(tmp_path).items() if content == b"mine"}
+    assert left == {
+        "prompt_learner/notes.txt", "tensorboard/run/results.json", "parts/piston.step",
+    }
+    assert not (tmp_path / "tensorboard" / "tuned").exists()
+
+
 def test_nothing_is_removed_where_no_record_says_that_a_run_was_there(tmp_path):
     """Curves of TensorBoard may be of any program."""
     events = tmp_path / "tensorboard" / "mine" / "events.out.tfevents.1.host"

@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -270,8 +269,8 @@ class RunDir:
                     for name in RUN_FILES:
                         if name not in existing:
                             (self.path / name).unlink(missing_ok=True)
-                    if PROMPTS not in existing and (self.path / PROMPTS).is_dir():
-                        shutil.rmtree(self.path / PROMPTS)
+                    if PROMPTS not in existing:
+                        remove_folder(self.path / PROMPTS)
             raise
 
     @property
@@ -344,9 +343,7 @@ class RunDir:
         """
         with files.writing(self.path):
             for name in FILES_OF_FOLDER:
-                folder = self.path / name
-                if folder.is_dir() and not folder.is_symlink():
-                    shutil.rmtree(folder)
+                remove_folder(self.path / name)
             for name in reversed(RUN_FILES):
                 (self.path / name).unlink(missing_ok=True)
 
@@ -543,6 +540,23 @@ def is_of_run(file: Path) -> bool:
             return False
         return all(inner.is_dir() or is_named(inner, pattern) for inner in file.rglob("*"))
     return bool(HARMLESS_FILE.fullmatch(file.name)) or is_unfinished(file, RECORDED_FILE)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes what a run has written in one of its folders, and the folder if nothing is left.
+
+    Args:
+        folder: Its name is a key of FILES_OF_FOLDER.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    # From the inside out, so that a folder is empty when its turn comes.
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            remove_if_empty(path)
+        elif is_named(path, FILES_OF_FOLDER[folder.name]):
+            path.unlink()
+    remove_if_empty(folder)
 
 
 def is_named(file: Path, pattern: re.Pattern[str]) -> bool:
