@@ -108,6 +108,10 @@ MATRIX = {
         {"model.prompt.hash": "d1", "changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-d1"]}},
         f"{RUN}, jacobian, {ROW}",
     ),
+    "data set of the prompt": (
+        {"model.prompt.learnt_on": "EuroSAT", "model.prompt.hash": "p1"},
+        f"{RUN}, jacobian, pool, validation",
+    ),
     "form of descriptions": (
         {
             "model.prompt.form": "phrases",

@@ -30,6 +30,7 @@ FIELD_WORDS: Mapping[str, str] = {
     "model.prompt.hash": "prompt {}",
     "model.prompt.words": "words {}",
     "model.prompt.kind": "prompt {}",
+    "model.prompt.learnt_on": "learnt on {}",
     "model.weights": "weights {}",
     "data.listing": "order of images {}",
     "data.images": "images {}",

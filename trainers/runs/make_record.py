@@ -25,7 +25,7 @@ from ..config.build import dataset_file_of
 from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
 from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
-from ..registry import backbone_label, method_info
+from ..registry import backbone_label, method_info, method_key
 from ..vlm.numerics import Numerics, resolve_precision
 from ..vlm.openai import PUBLISHED_WEIGHTS
 from ..vlm.prompt_files import read_metadata
@@ -89,12 +89,14 @@ class PromptFacts:
         protocol: How a learnt prompt was made; None for words and texts.
         templates: The templates that replace PROMPT.CTX_INIT, as they are for this data set.
         form: What the texts of descriptions are read as, sentences or phrases; "" without any.
+        learnt_on: The other data set on which a prompt was learnt; "" = this one, or not known.
     """
 
     hash: str = ""
     protocol: PromptProtocol | None = None
     templates: Sequence[str] = ()
     form: str = ""
+    learnt_on: str = ""
 
 
 def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
@@ -113,8 +115,12 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
         file = dataset_file_of(cfg.DATASET.NAME)
         if file is not None:
             names.append(file.stem)
-    protocol = prompt_protocol(path, cfg.PROMPT.LABEL, read_metadata(path), names)
-    return PromptFacts(hash=digest, protocol=protocol)
+    metadata = read_metadata(path)
+    protocol = prompt_protocol(path, cfg.PROMPT.LABEL, metadata, names)
+    learnt_on = metadata.get("dataset", "")
+    if method_key(learnt_on) in {method_key(name) for name in names}:
+        learnt_on = ""
+    return PromptFacts(hash=digest, protocol=protocol, learnt_on=learnt_on)
 
 
 def make_record(facts: RunFacts) -> RunRecord:
@@ -226,6 +232,8 @@ def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
     section: dict[str, Any] = {"position": cfg.TRAINER.COOP.CLASS_TOKEN_POSITION}
     if prompt.protocol is not None:
         section |= {"kind": "learnt", "protocol": prompt.protocol.text, "hash": prompt.hash}
+        if prompt.learnt_on:
+            section["learnt_on"] = prompt.learnt_on
     elif cfg.PROMPT.TEMPLATE or cfg.PROMPT.DESCRIPTIONS:
         section |= {"kind": "texts", "ensemble": cfg.PROMPT.ENSEMBLE,
                     "templates": list(prompt.templates), "hash": prompt.hash}
