@@ -12,7 +12,7 @@ import numpy as np
 from .base import Dataset, Datum
 from .image_index import DIGEST_BYTES, ImageHash, ImageIndex, Stamp, hash_text, read_stamp
 from .utils.errors import DataError
-from .utils.source import parameters_of, plugin_source
+from .utils.source import is_replaced, parameters_of, plugin_source
 
 # The last bytes of an image's identity hold which copy of the picture it is, the first ones what
 # the picture is. 96 bits tell pictures apart: among a million, two agree with a chance of 1e-17.
@@ -273,7 +273,7 @@ def source_of_images(dataset: Dataset) -> str:
     What such a reader was given, such as the strength of a filter, counts too.
     """
     reader = type(dataset)
-    if "read_image" in vars(dataset):
+    if "read_image" in vars(dataset) or is_replaced(reader, "read_image"):
         raise DataError(
             f"read_image was replaced on this {reader.__name__}, so nothing says what its images "
             f"are: derive a class from {reader.__name__} and define read_image there"

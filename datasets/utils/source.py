@@ -157,10 +157,29 @@ def added_functions(cls: type) -> list[FunctionType]:
         path = absolute_path(function.__code__.co_filename)
         if not path.is_file() or path == path_of_class:
             continue
-        in_package = f"{module_of(function)}.".startswith(f"{PACKAGE}.")
-        if not in_package and not is_of_library(path):
+        if is_of_plugin(function):
             added.append(function)
     return added
+
+
+def is_replaced(cls: type, name: str) -> bool:
+    """Whether a method of a class is one of this package's that other code has replaced.
+
+    Args:
+        cls: The class, which may take the method over from one of its bases.
+        name: Name of the method.
+    """
+    for owner in cls.__mro__:
+        if name in vars(owner):
+            functions = [function for key, function in functions_of(owner) if key == name]
+            return not is_plugin(owner) and any(is_of_plugin(function) for function in functions)
+    return False
+
+
+def is_of_plugin(function: FunctionType) -> bool:
+    """Whether a function is neither this package's nor a library's."""
+    in_package = f"{module_of(function)}.".startswith(f"{PACKAGE}.")
+    return not in_package and not is_of_library(Path(function.__code__.co_filename))
 
 
 def module_of(function: FunctionType) -> str:
