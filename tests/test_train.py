@@ -1,5 +1,6 @@
 """The real command as a user types it: the run folder of every trainer, and messages about what is
 wrong."""
+import copy
 import re
 import shutil
 import time
@@ -142,6 +143,18 @@ def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path):
     assert lines[-2].startswith("seed 1: 3 images have their zero-shot prediction")
     again = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
     assert again.stdout.count("finished before; nothing to compute") == 2
+
+
+def test_seeds_that_differ_in_more_than_the_seed_have_no_mean(train, tmp_path):
+    """Such as with prompts of two trainings, or images that were exchanged between the seeds."""
+    done = train("TPT", *FEW_VIEWS, "--seed", 1, 2)
+    assert done.returncode == 0 and "±" in done.stdout, done.stderr
+    runs = [results_of(tmp_path / "run" / f"seed{seed}") for seed in (1, 2)]
+    other = copy.deepcopy(runs[1])
+    other["record"]["data"]["images"] = "exchanged"
+    for table in (seeds_table([runs[0], other]),
+                  sweep_table("OPTIM.LR", [0.1, 0.1], [runs[0], other])):
+        assert "±" not in table and "whose runs differ: images or labels was" in table
 
 
 def test_a_sweep_over_methods_or_splits_names_what_each_row_is(train, tmp_path):
