@@ -12,7 +12,7 @@ import numpy as np
 from .base import Dataset, Datum
 from .image_index import DIGEST_BYTES, ImageHash, ImageIndex, Stamp, hash_text, read_stamp
 from .utils.errors import DataError
-from .utils.source import plugin_source
+from .utils.source import is_replaced, parameters_of, plugin_source
 
 # The last bytes of an image's identity hold which copy of the picture it is, the first ones what
 # the picture is. 96 bits tell pictures apart: among a million, two agree with a chance of 1e-17.
@@ -35,6 +35,7 @@ class ImageIdentity:
         images: Hash of the set of (content, label), whatever the order.
         listing: Hash of the list of (index, content, label) in its order.
         groups: Hash of the set of (content, group), such as patients; "" if no image has a group.
+        source: Hash of the plugin's code that changes what files hold; "" if there is none.
         names: Path of each image relative to the data root.
         missing: Paths of the files that are not there.
     """
@@ -47,6 +48,7 @@ class ImageIdentity:
     images: str
     listing: str
     groups: str
+    source: str
     names: Sequence[str]
     missing: Sequence[str]
 
@@ -70,12 +72,13 @@ def identify(
         index: Digests of files that are known from before.
     """
     listed = [items[position] for position in indices]
-    hashes = hash_contents(dataset, listed, index)
+    source = source_of_images(dataset)
+    hashes = hash_contents(dataset, listed, index, source)
     missing = []
     for item, image in zip(listed, hashes, strict=True):
         if image.is_missing:
             missing.append(item.impath)
-    if len(missing) == len(listed) and source_of_images(dataset):
+    if len(missing) == len(listed) and source:
         missing = []  # a plugin's reader draws its images: their paths are only names
 
     labels = [item.label for item in listed]
@@ -103,7 +106,7 @@ def identify(
         groups = group_hash.hexdigest()
 
     content_at = dict(zip(indices, contents, strict=True))
-    content_at.update(hash_possible_copies(dataset, items, indices, hashes, index))
+    content_at.update(hash_possible_copies(dataset, items, indices, hashes, index, source))
     digest_at = number_copies(content_at)
     digests = [digest_at[position] for position in indices]
     stamps = [image.stamp for image in hashes]
@@ -118,6 +121,7 @@ def identify(
         images=set_hash.hexdigest(),
         listing=list_hash.hexdigest(),
         groups=groups,
+        source=source,
         names=names,
         missing=missing,
     )
@@ -153,15 +157,17 @@ def content_of(digests: np.ndarray) -> np.ndarray:
     return first.view(f"V{CONTENT_BYTES}").reshape(-1)
 
 
-def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
+def hash_contents(
+    dataset: Dataset, items: Sequence[Datum], index: ImageIndex, source: str,
+) -> list[ImageHash]:
     """The digest of what each image shows: of its file, and of a plugin's code that changes it.
 
     Args:
         dataset: The reader.
         items: The images.
         index: Digests of files that are known from before.
+        source: What `source_of_images` has returned for the reader.
     """
-    source = source_of_images(dataset)
     hashes = dataset.hash_images(items, index)
     if source:
         hashes = with_source(dataset, items, hashes, source)
@@ -170,7 +176,7 @@ def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -
 
 def hash_possible_copies(
     dataset: Dataset, items: Sequence[Datum], indices: Sequence[int], hashes: Sequence[ImageHash],
-    index: ImageIndex,
+    index: ImageIndex, source: str,
 ) -> dict[int, bytes]:
     """Digests of images that come before those of a run in the split and may be copies of them.
 
@@ -184,6 +190,7 @@ def hash_possible_copies(
         indices: Positions of the images of the run.
         hashes: Digests of the images of the run.
         index: Digests of files that are known from before.
+        source: What `source_of_images` has returned for the reader.
 
     Returns:
         Contents by position in the split.
@@ -201,7 +208,7 @@ def hash_possible_copies(
         positions.append(position)
     if not positions:
         return {}
-    others = hash_contents(dataset, [items[position] for position in positions], index)
+    others = hash_contents(dataset, [items[position] for position in positions], index, source)
     return {position: image.digest for position, image in zip(positions, others, strict=True)}
 
 
@@ -261,16 +268,23 @@ def as_rows(digests: Sequence[bytes]) -> np.ndarray:
 
 
 def source_of_images(dataset: Dataset) -> str:
-    """A hash of a plugin's source if its reader may change what its files hold; otherwise ""."""
+    """A hash of a plugin's source if its reader may change what its files hold; otherwise "".
+
+    What such a reader was given, such as the strength of a filter, counts too.
+    """
     reader = type(dataset)
-    if "read_image" in vars(dataset):
+    if "read_image" in vars(dataset) or is_replaced(reader, "read_image"):
         raise DataError(
             f"read_image was replaced on this {reader.__name__}, so nothing says what its images "
             f"are: derive a class from {reader.__name__} and define read_image there"
         )
     if reader.read_image is Dataset.read_image:
         return ""
-    return plugin_source([reader])
+    source = plugin_source([reader])
+    parameters = parameters_of(dataset)
+    if source and parameters:
+        return hash_text(source, *parameters).hex()
+    return source
 
 
 def with_source(

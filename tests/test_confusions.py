@@ -190,6 +190,18 @@ def test_two_trainings_of_a_prompt_are_two_rows(tmp_path):
     assert max(len(runs) for runs in grid.cells.values()) == 2  # one prompt per seed is one row
 
 
+def test_prompts_that_were_learnt_on_two_data_sets_are_not_pooled(tmp_path):
+    """Two seeds of one protocol, of which one was learnt elsewhere."""
+    make_run(tmp_path, "SoC", seed=0, changes={"model.prompt": {**LEARNT, "hash": "1" * 16}})
+    elsewhere = {**LEARNT, "hash": "2" * 16, "learnt_on": "ImageNet"}
+    make_run(tmp_path, "SoC", seed=1, changes={"model.prompt": elsewhere})
+    (grid,) = compared(tmp_path)
+    tuned = [label for label in labels(grid) if label.startswith("SoC")]
+    elsewhere_label = "SoC, CoOp 2 shots, learnt on ImageNet, prompt 22222222"
+    assert tuned == ["SoC, CoOp 2 shots", elsewhere_label]
+    assert max(len(runs) for runs in grid.cells.values()) == 1
+
+
 # Columns
 
 def test_the_same_images_under_two_names_are_one_column(tmp_path):

@@ -15,7 +15,8 @@ from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp, epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
 from promptcal.trainers.runs.run_dir import read_predictions
-from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
+from promptcal.trainers.vlm.prompt_files import find_prompt, read_context, read_metadata
+from promptcal.trainers.vlm.prompt_protocol import protocol_of_metadata
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from yacs.config import CfgNode
 
@@ -92,6 +93,18 @@ def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path):
     prompt.unlink()
     assert trained_prompt(config()) == prompt and prompt.read_bytes() == content
     coop()
+
+
+def test_the_prompt_that_a_run_starts_from_is_not_removed(coop, splits, clip_file, tmp_path):
+    coop()
+    prompt = find_prompt(tmp_path / "run")
+    done = run_tool(
+        "train.py", "--trainer", "ZeroShot", "--dataset-config-file",
+        "configs/datasets/image_folder.yaml", "--root", splits, "--backbone", clip_file,
+        "--model-dir", tmp_path / "run", "--output-dir", tmp_path / "run", "--overwrite",
+    )
+    assert done.returncode == 2 and "--overwrite would remove the prompt" in done.stderr
+    assert prompt.is_file() and results_of(tmp_path / "run")["trainer"] == "CoOp"
 
 
 @pytest.mark.parametrize(
@@ -203,6 +216,33 @@ def test_interrupted_training_continues_bit_equal(coop, config, tmp_path, monkey
     assert not (tmp_path / "run" / "parts").exists()
 
 
+def test_training_images_that_change_during_training_stop_it(
+    coop, splits, tmp_path, monkeypatch
+):
+    """The state of the epochs before is kept: with the images put back the training continues."""
+    images = {image: image.read_bytes() for image in (splits / "train").rglob("*.png")}
+    end_epoch = PromptLearner.end_epoch
+
+    def exchange_images(learner: PromptLearner) -> None:
+        end_epoch(learner)
+        if learner.epoch == 2:
+            contents = list(images.values())
+            for image, content in zip(images, reversed(contents), strict=True):
+                image.write_bytes(content)
+
+    coop("OUTPUT_DIR", tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(PromptLearner, "end_epoch", exchange_images)
+        with pytest.raises(DataError, match="training images have changed since this run began"):
+            coop()
+    with pytest.raises(ConfigError, match="training images was"):
+        coop()
+    for image, content in images.items():
+        image.write_bytes(content)
+    coop()
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 def test_other_training_is_another_run(coop, splits, tmp_path, caplog):
     results = coop()
     with caplog.at_level(logging.INFO):
@@ -245,6 +285,26 @@ def test_training_starts_from_init_weights(coop, tmp_path):
         torch.testing.assert_close(
             first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0
         )
+
+
+def test_prompts_that_were_trained_otherwise_are_of_other_protocols(coop, splits, tmp_path):
+    """Runs from them are rows of their own: their seeds must not be pooled."""
+    coop()
+    prompt = find_prompt(tmp_path / "run")
+    trainings = {
+        "another seed": ("SEED", 1),
+        "batches": ("DATALOADER.TRAIN_X.BATCH_SIZE", 2),
+        "start": ("MODEL.INIT_WEIGHTS", prompt),
+        "precision": ("MODEL.PREC", "bf16"),
+        "half of the classes": ("DATASET.SUBSAMPLE_CLASSES", "base"),
+    }
+    protocol = {"run": protocol_of_metadata(read_metadata(prompt)).text}
+    for name, opts in trainings.items():
+        coop("OUTPUT_DIR", tmp_path / name, *opts)
+        metadata = read_metadata(find_prompt(tmp_path / name))
+        protocol[name] = protocol_of_metadata(metadata).text
+    assert protocol.pop("another seed") == protocol["run"]
+    assert len(set(protocol.values())) == len(protocol), protocol
 
 
 def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits, tmp_path):

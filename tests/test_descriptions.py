@@ -214,6 +214,14 @@ def test_a_run_records_the_texts_and_refuses_others(train, tmp_path):
     done = run_with({**texts, "kind d": ["F."]})
     assert done.returncode == 2 and "content of the prompt was" in done.stderr
 
+    # The same file read in another form gives other texts; the form that `auto` finds does not.
+    run_with({**texts, "kind d": ["E."] * 4})
+    done = train("TDA", "PROMPT.DESCRIPTIONS", file, "PROMPT.DESCRIPTION_FORMAT", "phrases")
+    assert done.returncode == 2
+    assert "PROMPT.DESCRIPTION_FORMAT was 'sentences', is 'phrases'" in done.stderr
+    done = train("TDA", "PROMPT.DESCRIPTIONS", file, "PROMPT.DESCRIPTION_FORMAT", "sentences")
+    assert done.returncode == 0, done.stderr
+
     tag = build_cfg("TDA", opts=["PROMPT.DESCRIPTIONS", str(file)]).TAG
     assert tag.startswith("DESCRIPTIONS-cupl-")
     file.write_text("{}")

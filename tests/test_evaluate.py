@@ -162,11 +162,15 @@ def test_a_class_that_is_not_registered_is_reported_under_its_name(
     assert done.returncode == 0 and "Darkened" in done.stdout
 
 
-def test_pictures_that_an_object_replaces_are_refused(evaluate, tmp_path, image_folder):
+@pytest.mark.parametrize("of_class", [False, True])
+def test_pictures_that_an_object_or_a_script_replaces_are_refused(
+    evaluate, tmp_path, image_folder, monkeypatch, of_class
+):
     """The files, by which images are known, are not what the method would see."""
     dataset = pc.build_dataset("ImageFolder", image_folder)
     picture = dataset.read_image(dataset.test[0])
-    dataset.read_image = lambda datum: picture
+    owner = ImageFolder if of_class else dataset
+    monkeypatch.setattr(owner, "read_image", lambda *_: picture, raising=False)
     with pytest.raises(
         UserError, match="read_image was replaced .* derive a class from ImageFolder"
     ):

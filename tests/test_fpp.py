@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg, load_clip
 from promptcal.trainers.fpp import NOISE, class_weight, random_start
 from promptcal.trainers.functional.objectives import unit
@@ -19,7 +19,8 @@ from promptcal.trainers.reference import encode_prompts
 from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import clip
-from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
+from promptcal.trainers.vlm.prompt_files import find_prompt, read_context, read_metadata
+from promptcal.trainers.vlm.prompt_protocol import protocol_of_metadata
 from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 
@@ -169,6 +170,36 @@ def test_every_method_starts_from_its_file(run_method, tmp_path):
     for method in ("SoC", "TPS", "MTA"):
         predictions = run_method(method, tmp_path / method, "MODEL.INIT_WEIGHTS", prompt)
         assert np.isfinite(predictions["logits"]).all()
+
+
+def test_its_prompt_is_known_by_words_and_precision(run_method, tmp_path):
+    trainings = {
+        "run": (), "another seed": ("SEED", 1), "words": ("PROMPT.CTX_INIT", "a bad photo of"),
+        "precision": ("MODEL.PREC", "bf16"),
+    }
+    protocol = {}
+    for name, opts in trainings.items():
+        run_method("FPP", tmp_path / name, *SHORT, *opts)
+        metadata = read_metadata(find_prompt(tmp_path / name))
+        protocol[name] = protocol_of_metadata(metadata).text
+    assert protocol.pop("another seed") == protocol["run"]
+    assert len(set(protocol.values())) == len(protocol), protocol
+
+
+def test_a_refused_run_takes_its_prompt_with_it(run_method, image_folder, tmp_path):
+    image = sorted(image_folder.rglob("*.png"))[0]
+    content = image.read_bytes()
+    image.write_bytes(b"no picture")
+    with pytest.raises(DataError, match="cannot read"):
+        run_method("FPP", tmp_path / "run", *SHORT)
+    assert not find_prompts(tmp_path / "run")
+    image.write_bytes(content)
+    run_method("FPP", tmp_path / "run", *SHORT)
+    assert find_prompts(tmp_path / "run")
+
+
+def find_prompts(folder: Path) -> list[Path]:
+    return list(folder.rglob("model.pth.tar*"))
 
 
 @pytest.mark.parametrize(("opts", "message"), [

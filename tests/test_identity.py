@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 from promptcal.datasets import Dataset, build_dataset
 from promptcal.datasets.checks import shared_images
 from promptcal.datasets.identity import ImageIdentity, content_of, fingerprint, identify
+from promptcal.datasets.image_folder import ImageFolder
 from promptcal.datasets.image_index import ImageIndex
 from promptcal.datasets.utils.errors import DataError
 
@@ -207,6 +208,33 @@ def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path, m
         # The first and the last are the same files in another folder.
         assert len(set(hashes[name])) == 4 and hashes[name][1] == hashes[name][4], name
     assert set(hashes["Listed"]) == {plain}
+
+
+class Blurred(ImageFolder):
+    """A reader with a parameter."""
+
+    passes = 1
+
+    def __init__(self, root: Path, radius: float) -> None:
+        self.radius = radius
+        super().__init__(root)
+
+    def read_image(self, datum) -> Image.Image:
+        image = super().read_image(datum)
+        for _ in range(self.passes):
+            image = image.filter(ImageFilter.GaussianBlur(self.radius))
+        return image
+
+
+def test_what_a_reader_of_a_plugin_was_given_counts(tmp_path, monkeypatch):
+    """The images differ, though its source does not. A folder may be moved."""
+    images = make_image_folder(tmp_path / "images")
+    moved = shutil.copytree(images, tmp_path / "moved")
+    weak = identity_of(Blurred(images, 1.0)).images
+    assert identity_of(Blurred(moved, 1.0)).images == weak
+    assert identity_of(Blurred(images, 4.0)).images != weak
+    monkeypatch.setattr(Blurred, "passes", 3)
+    assert identity_of(Blurred(images, 1.0)).images != weak
 
 
 class Drawn(Dataset):

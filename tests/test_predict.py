@@ -218,6 +218,16 @@ def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, cap
             main([str(path), *CAT_OR_DOG, "--backbone", "no.pt"])
 
 
+@pytest.mark.posix
+def test_escapes_in_names_do_not_reach_the_terminal(clip_file, images, tmp_path):
+    image = tmp_path / "\x1b[31mred.png"
+    image.write_bytes(images[0].read_bytes())
+    done = run_tool("predict.py", image, "--classes", "a\x1b[2Jcat", "dog",
+                    "--backbone", clip_file, "--views", 10)
+    assert done.returncode == 0 and "red.png" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_folders_in_folders_and_all_probabilities(clip_file, image_folder, tmp_path):
     """Nothing in the table is a formula for a spreadsheet."""
     names = ["=1+1", "dog", "dog"]

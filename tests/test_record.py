@@ -107,6 +107,17 @@ MATRIX = {
         {"model.prompt.hash": "d1", "changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-d1"]}},
         f"{RUN}, jacobian, {ROW}",
     ),
+    "data set of the prompt": (
+        {"model.prompt.learnt_on": "EuroSAT", "model.prompt.hash": "p1"},
+        f"{RUN}, jacobian, pool, validation",
+    ),
+    "form of descriptions": (
+        {
+            "model.prompt.form": "phrases",
+            "changed": {"PROMPT.DESCRIPTION_FORMAT": ["auto", "phrases"]},
+        },
+        f"{RUN}, jacobian, {ROW}",
+    ),
     "order of a stream": ({"method.stream": {"order": "sorted"}}, f"{RUN}, {ROW}"),
     "training": (
         {"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}},

@@ -141,6 +141,8 @@ def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path, computed):
     ["parts/0000000-0000063.npz", "parts/piston.step"],
     ["tensorboard/notes"],
     ["prompt_learner/mine.py"],
+    ["prompt_learner/model.pth.tar-50"],
+    ["prompt_learner/model.pth.tar-50", "tensorboard/events.out.tfevents.1.host"],
     [".thesis.tex.part"],
 ])
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -176,9 +178,9 @@ def test_a_locked_folder_is_not_overwritten(tmp_path):
 
 
 def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path):
-    """Events of TensorBoard, a pre-trained prompt, and files that a kill left half-written."""
+    """Events of TensorBoard, and files that a kill left half-written."""
     for name in (
-        "tensorboard/tuned/events.out.tfevents.1.host", "prompt_learner/model.pth.tar-5",
+        "tensorboard/tuned/events.out.tfevents.1.host",
         "parts/listing.json", "parts/.0000000-0000063.npz.7-1f.part", ".record.json.7-1f.part",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -186,6 +188,31 @@ def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path):
     with opened(tmp_path, make()):
         pass
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_files_that_a_run_has_not_written_stay_in_its_folders(tmp_path):
+    finished(tmp_path, make())
+    for name in ("prompt_learner/notes.txt", "tensorboard/run/results.json", "parts/piston.step",
+                 "prompt_learner/model.pth.tar-5", "tensorboard/tuned/events.out.tfevents.1.host"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    with opened(tmp_path, make(seed=1), overwrite=True):
+        pass
+    left = {name for name, content in contents(tmp_path).items() if content == b"mine"}
+    assert left == {
+        "prompt_learner/notes.txt", "tensorboard/run/results.json", "parts/piston.step",
+    }
+    assert not (tmp_path / "tensorboard" / "tuned").exists()
+
+
+def test_nothing_is_removed_where_no_record_says_that_a_run_was_there(tmp_path):
+    """Curves of TensorBoard may be of any program."""
+    events = tmp_path / "tensorboard" / "mine" / "events.out.tfevents.1.host"
+    events.parent.mkdir(parents=True)
+    events.write_text("mine")
+    with opened(tmp_path, make(), overwrite=True):
+        pass
+    assert events.read_text() == "mine"
 
 
 @pytest.mark.parametrize("other", [make(seed=1), make(**{"method.settings": {"TTA.STEPS": 2}})])

@@ -173,6 +173,7 @@ def test_changed_settings_state_the_default_of_the_data_set_and_the_value():
     ["TTA.AUGMIX", "auto"],
     ["TTA.RESET", "1"],
     ["INPUT.SIZE", 224],
+    ["PROMPT.CTX_INIT", "a_photo_of_a"],
     ["OPTIM.LR", "5e-3"],
     ["DATASET.LABEL", "Textures", "MODEL.BACKBONE.LABEL", "large", "PROMPT.LABEL", "words"],
     ["TTA.JACOBIAN_GB", 4.5, "TEST.SALS", False, "OPTIM.NAME", "adamw"],

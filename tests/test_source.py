@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from promptcal.datasets.utils import source
+from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.runs import make_record
 from promptcal.trainers.runs.make_record import method_source
 from promptcal.trainers.soc import SoC
@@ -87,6 +89,20 @@ from lab.mine import MyMethod
 
 MyMethod.weight = lambda self, loss, penalty: 1
 """
+WRAPPER = """\
+import functools
+from lab.mine import MyMethod
+
+original = MyMethod.weight
+
+
+@functools.wraps(original)
+def weight(self, loss, penalty):
+    return 1 * original(self, loss, penalty)
+
+
+MyMethod.weight = weight
+"""
 
 
 @pytest.mark.parametrize(("name", "files", "edited"), [
@@ -133,6 +149,13 @@ MyMethod.weight = lambda self, loss, penalty: 1
         },
         "lab/patches.py",
     ),
+    (
+        "a function around the method's own",
+        {
+            "lab/mine.py": METHOD.format("", "2"), "lab/patches.py": WRAPPER,
+        },
+        "lab/patches.py",
+    ),
 ])
 def test_an_edit_anywhere_in_a_package_counts(tmp_path, monkeypatch, name, files, edited):
     sources = []
@@ -153,6 +176,90 @@ def test_an_edit_anywhere_in_a_package_counts(tmp_path, monkeypatch, name, files
                 importlib.import_module("lab.patches")
             sources.append(method_source([method]))
     assert sources[0]["plugin"] and sources[0]["plugin"] != sources[1]["plugin"], name
+
+
+MIXIN = "class Factor:\n    def factor(self):\n        return 1\n"
+
+
+@pytest.mark.parametrize(("name", "files", "links", "edited"), [
+    (
+        "a module behind a link",
+        {"lab/mine.py": METHOD.format("from lab.scale import SCALE", "SCALE"),
+         "shared/scale.py": "SCALE = 1\n"},
+        {"lab/scale.py": "../shared/scale.py"},
+        "shared/scale.py",
+    ),
+    (
+        "a module beside a link to the method",
+        {"shared/mine.py": METHOD.format("from lab.scale import SCALE", "SCALE"),
+         "lab/scale.py": "SCALE = 1\n"},
+        {"lab/mine.py": "../shared/mine.py"},
+        "lab/scale.py",
+    ),
+    (
+        "a folder that the method adds to sys.path",
+        {"lab/mine.py": METHOD.format(
+            "import pathlib, sys\nsys.path.insert(0, str(pathlib.Path(__file__).parent / 'more'))\n"
+            "from lab_scale import SCALE", "SCALE"),
+         "lab/more/lab_scale.py": "SCALE = 1\n"},
+        {},
+        "lab/more/lab_scale.py",
+    ),
+    (
+        "a base class of its own in another folder",
+        {"lab/mine.py": METHOD.format("from lab_mixin import Factor", "2").replace(
+            "(TPT)", "(Factor, TPT)"),
+         "lab_mixin.py": MIXIN},
+        {},
+        "lab_mixin.py",
+    ),
+])
+def test_an_edit_anywhere_that_python_looks_counts(
+    tmp_path, monkeypatch, name, files, links, edited
+):
+    sources = []
+    for folder in ("before", "after"):
+        for file, text in files.items():
+            if folder == "after" and file == edited:
+                text = text.replace("1", "9")
+            path = tmp_path / folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        for link, target in links.items():
+            (tmp_path / folder / link).symlink_to(target)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / folder)
+            for module in [module for module in sys.modules if module.startswith("lab")]:
+                del sys.modules[module]
+            method = importlib.import_module("lab.mine").MyMethod
+            sources.append(method_source([method])["plugin"])
+    assert sources[0] and sources[0] != sources[1], name
+
+
+def test_the_code_that_a_process_has_loaded_counts(tmp_path, monkeypatch):
+    """A method is edited while a run of several seeds goes on with what was loaded."""
+    file = tmp_path / "lab_loaded.py"
+    text = METHOD.format("from promptcal.trainers import TRAINER_REGISTRY", "1")
+    file.write_text(text.replace("class MyMethod", "@TRAINER_REGISTRY.register()\nclass LabLoaded"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(TRAINER_REGISTRY, "_classes", dict(TRAINER_REGISTRY._classes))
+    method = importlib.import_module("lab_loaded").LabLoaded
+    file.write_text(file.read_text().replace("return 1", "return 2"))
+    edited = method_source([method])["plugin"]
+    file.write_text(file.read_text().replace("return 2", "return 1"))
+    source.read_source.cache_clear()
+    assert method_source([method])["plugin"] == edited
+
+
+def test_an_attribute_that_a_script_sets_counts(tmp_path):
+    """Such as in a loop over values, where the text of the class stays what it is."""
+    class Mine(TPT):
+        strength = 1
+
+    before = method_source([Mine])["plugin"]
+    assert method_source([Mine])["plugin"] == before
+    Mine.strength = 2
+    assert method_source([Mine])["plugin"] != before
 
 
 def test_the_same_files_elsewhere_are_the_same_method(tmp_path):

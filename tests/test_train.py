@@ -1,5 +1,6 @@
 """The real command as a user types it: the run folder of every trainer, and messages about what is
 wrong."""
+import copy
 import re
 import shutil
 import time
@@ -144,8 +145,34 @@ def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path):
     assert again.stdout.count("finished before; nothing to compute") == 2
 
 
+def test_seeds_that_differ_in_more_than_the_seed_have_no_mean(train, tmp_path):
+    """Such as with prompts of two trainings, or images that were exchanged between the seeds."""
+    done = train("TPT", *FEW_VIEWS, "--seed", 1, 2)
+    assert done.returncode == 0 and "±" in done.stdout, done.stderr
+    runs = [results_of(tmp_path / "run" / f"seed{seed}") for seed in (1, 2)]
+    other = copy.deepcopy(runs[1])
+    other["record"]["data"]["images"] = "exchanged"
+    for table in (seeds_table([runs[0], other]),
+                  sweep_table("OPTIM.LR", [0.1, 0.1], [runs[0], other])):
+        assert "±" not in table and "whose runs differ: images or labels was" in table
+
+
+def test_a_sweep_over_methods_or_splits_names_what_each_row_is(train, tmp_path):
+    done = train("ZeroShot", *FEW_VIEWS, "--sweep", "TRAINER.NAME", "ZeroShot", "TPT", "SoC")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("\n\n")[-1]
+    for method in ("TPT", "SoC"):
+        results = results_of(tmp_path / "run" / f"NAME-{method}")
+        assert re.search(rf"^{method}, NAME {method} +{results['accuracy']:.2f}", table, re.M)
+    first = results_of(tmp_path / "run" / "NAME-TPT")
+    second = {**first, "split": "val", "backbone": "tiny2", "n": 5, "classes": 2}
+    caption = sweep_table("TEST.SPLIT", ["test", "val"], [first, second]).splitlines()[-1]
+    assert f"5 to {first['n']} test and val images of 2 to {first['classes']} classes" in caption
+
+
 @pytest.mark.parametrize(("words", "message"), [
     (["OPTIM.LR", "0.1", "1e-1"], "two values of --sweep are the same run"),
+    (["PROMPT.CTX_INIT", "a photo of a", "a_photo_of_a"], "two values of --sweep are the same run"),
     (["DATASET.NUM_SHOTS", "2", "4"], "or the setting has no effect here"),
     (["TTA.STEPS", "1", "-2"], "TTA.STEPS is -2; it must be 0 or more"),
     (["OPTIM.LR", "0.1"], ""), (["OPTIM.LR"], "it needs a setting and its values"),

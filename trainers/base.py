@@ -48,7 +48,7 @@ from .vlm.numerics import (
     reset_peak_memory,
 )
 from .vlm.openai import warn_of_small
-from .vlm.prompt_files import prompt_hash
+from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.templates import find_templates
 
@@ -184,6 +184,8 @@ class BaseTrainer:
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             refuse_cache_in_run(self.cfg.CACHE.DIR, run_path(self.cfg))
+            if overwrite:
+                refuse_prompt_in_run(self.cfg.MODEL.INIT_WEIGHTS, run_path(self.cfg))
             asked = self.asked_run(overwrite)
         if overwrite:
             self.clip  # noqa: B018 - a run that cannot start must not remove another one
@@ -316,8 +318,11 @@ class BaseTrainer:
         texts = self.texts
         if texts is None:
             return PromptFacts()
-        digest = texts.descriptions.digest if texts.descriptions else ""
-        return PromptFacts(hash=digest, templates=texts.templates)
+        descriptions = texts.descriptions
+        if descriptions is None:
+            return PromptFacts(templates=texts.templates)
+        return PromptFacts(
+            hash=descriptions.digest, templates=texts.templates, form=descriptions.form)
 
     @cached_property
     def record(self) -> RunRecord:
@@ -577,6 +582,20 @@ def refuse_cache_in_run(cache_dir: str, run_folder: Path) -> None:
     if run_folder.absolute() in (cache, *cache.parents):
         raise ConfigError(f"CACHE.DIR {cache_dir} is inside the folder of the run: choose one "
                           f"beside it, which other runs can use too")
+
+
+def refuse_prompt_in_run(prompt: str, run_folder: Path) -> None:
+    """Refuses to remove a run whose prompt the new run starts from.
+
+    Args:
+        prompt: Value of MODEL.INIT_WEIGHTS; "" = none.
+        run_folder: The folder of the run.
+    """
+    if not prompt:
+        return
+    if run_folder.resolve() in prompt_file(prompt).resolve().parents:
+        raise ConfigError(f"--overwrite would remove the prompt {prompt}, from which this run "
+                          f"starts: use another --output-dir")
 
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:

@@ -26,7 +26,7 @@ from .fewshot.training import PromptLearner, Schedule, random_context, run_epoch
 from .fewshot.training_images import TrainingImages
 from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .runs.make_record import training_section
+from .runs.make_record import hash_of_protocol, training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.backbone import check_lengths, initial_context
@@ -166,12 +166,25 @@ class CoOp(BaseTrainer):
         logger.info("%s: %d training images", name, len(dataset.train))
         images = ""
         if self.dist.is_main:
-            index = ImageIndex(self.cfg.CACHE.DIR)
-            identity = identify(dataset, dataset.train, range(len(dataset.train)), index)
-            if identity.missing:
-                dataset.check_files(dataset.train)
-            images = identity.listing
+            images = self.hash_of_training_images()
         return training_section(self.cfg, images)
+
+    def hash_of_training_images(self) -> str:
+        """What the training images are now, in their order and with their labels."""
+        dataset = self.data.dataset
+        index = ImageIndex(self.cfg.CACHE.DIR)
+        identity = identify(dataset, dataset.train, range(len(dataset.train)), index)
+        if identity.missing:
+            dataset.check_files(dataset.train)
+        return identity.listing
+
+    def check_training_images(self) -> None:
+        """Refuses training images that are no longer those of the run's record."""
+        if self.hash_of_training_images() != self.record.method["training"]["images"]:
+            raise DataError(
+                "training images have changed since this run began: start the run again when "
+                "nothing writes to the images any more"
+            )
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """Zero-shot predictions are those of PROMPT.CTX_INIT, with class names at the end."""
@@ -218,10 +231,9 @@ class CoOp(BaseTrainer):
             n_ctx: Number of tokens of the context.
         """
         shots = self.cfg.DATASET.NUM_SHOTS
-        settings = dict(self.record.method["settings"])
-        # `epochs` below states it. Its default differs on ImageNet, where the same way of training
-        # would get another hash.
-        settings.pop("OPTIM.MAX_EPOCH", None)
+        # Both are stated below. The number of epochs has another default on ImageNet, where the
+        # same way of training would get another hash.
+        stated = ("DATASET.NUM_SHOTS", "OPTIM.MAX_EPOCH")
         return {
             "method": type(self).__name__,
             "dataset": self.record.data["dataset"],
@@ -232,7 +244,7 @@ class CoOp(BaseTrainer):
             "n_ctx": str(n_ctx),
             "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
             "split_hash": self.record.method["training"]["images"],
-            "settings": content_hash(settings),
+            "settings": hash_of_protocol(self.record, self.cfg, stated),
         }
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:
@@ -263,7 +275,10 @@ class CoOp(BaseTrainer):
         path = self.run_dir.path
         saved_state = self.run_dir.parts / "training.pt"
         identity = content_hash(self.run_dir.record.key("training"))
-        run_epochs(learner, images, saved_state, identity, path / "tensorboard" / "training")
+        run_epochs(
+            learner, images, saved_state, identity, path / "tensorboard" / "training",
+            self.check_training_images,
+        )
         state = TrainingState(epochs, learner.optimizer.state_dict(), learner.scheduler_state())
         write_checkpoint(
             self.checkpoint, learner.context, self.clip.backbone, self.clip.encoder.class_tokens,

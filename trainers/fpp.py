@@ -14,7 +14,7 @@ from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
 from .config.validation import require
 from .registry import TRAINER_REGISTRY
-from .runs.record import content_hash
+from .runs.make_record import hash_of_protocol
 from .runs.run_dir import Results
 from .tpt import TPT
 from .vlm.prompt_files import TrainingState, checkpoint_path, write_checkpoint
@@ -135,7 +135,7 @@ class FPP(TPT):
             "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),
             "n_ctx": str(self.clip.context.shape[-2]),
             "class_token_position": "end",
-            "settings": content_hash(self.record.method["settings"]),
+            "settings": hash_of_protocol(self.record, self.cfg),
         }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import ConfigError, UnknownNameError
+from .source import is_plugin, plugin_source
 
 T = TypeVar("T", bound=type)
 
@@ -83,6 +84,8 @@ class Registry:
                 raise ConfigError(f"{self.kind} '{cls.__name__}' is registered twice: in {other} "
                                   f"and in {cls.__module__}")
             self._classes[cls.__name__] = cls
+            if is_plugin(cls):
+                plugin_source([cls])  # reads its files now, when Python has just loaded them
             return cls
 
         return add

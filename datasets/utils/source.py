@@ -2,15 +2,20 @@
 
 Files are hashed whole. That is stricter than looking at what a class uses, and it misses nothing:
 a constant below the class, a function inside `if`, a second definition of the same name.
+
+A process runs the code that it has loaded, whatever becomes of the files. So each file is read once
+in a process, that of a registered class when it is registered.
 """
 from __future__ import annotations
 
 import ast
 import hashlib
 import inspect
+import os
+import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -26,21 +31,46 @@ def plugin_source(classes: Iterable[type]) -> str:
     """
     files: set[Path] = set()
     without_file: list[str] = []  # byte code of classes that were defined interactively
+    values: list[str] = []  # of attributes, which a script may have set after the class was made
     for method_or_reader in classes:
         for cls in method_or_reader.__mro__:
-            if not is_plugin(cls) or not has_package_base(cls):
+            if not is_plugin(cls):
                 continue
             path = source_file(cls)
+            if path is not None and is_of_library(path) and not has_package_base(cls):
+                continue
             if path is not None:
                 files |= imported_files(path, top_folder(path, cls.__module__))
+                values += parameters_in(vars(cls))
             for function in added_functions(cls):
-                added_path = Path(function.__code__.co_filename).resolve()
-                files |= imported_files(added_path, top_folder(added_path, function.__module__))
+                added_path = absolute_path(function.__code__.co_filename)
+                files |= imported_files(added_path, top_folder(added_path, module_of(function)))
             if path is None or not has_source(cls):
                 without_file.append(byte_code(cls))
     if not files and not without_file:
         return ""
-    return hash_files(files, without_file)
+    return hash_files(files, [*without_file, *values])
+
+
+def parameters_of(instance: object) -> list[str]:
+    """The plain values that an object of a plugin's class has been given, such as a strength."""
+    return parameters_in(vars(instance))
+
+
+def parameters_in(values: Mapping[str, object]) -> list[str]:
+    """Numbers, texts and tuples of them, by name.
+
+    Lists are data, such as class names. A text that may be a path is left out: folders may be
+    moved.
+    """
+    parameters = []
+    for name, value in sorted(values.items()):
+        if name.startswith("__") or isinstance(value, list) or not is_plain(value):
+            continue
+        text = repr(value)
+        if "/" not in text and "\\" not in text:
+            parameters.append(f"{name} {text}")
+    return parameters
 
 
 def module_source(module: ModuleType) -> str:
@@ -50,15 +80,12 @@ def module_source(module: ModuleType) -> str:
     """
     if not module.__file__ or not Path(module.__file__).is_file():
         return ""
-    path = Path(module.__file__).resolve()
+    path = absolute_path(module.__file__)
     return hash_files(imported_files(path, top_folder(path, module.__name__)))
 
 
 def has_package_base(cls: type) -> bool:
-    """Whether a class is derived from one of this package.
-
-    Others, such as `ABC`, belong to libraries.
-    """
+    """Whether a class is derived from one of this package, as those of an installed plugin are."""
     return any(not is_plugin(base) and base is not object for base in cls.__mro__)
 
 
@@ -75,7 +102,13 @@ def source_file(cls: type) -> Path | None:
         return None
     if name is None or not Path(name).is_file():
         return None
-    return Path(name).resolve()
+    return absolute_path(name)
+
+
+def absolute_path(name: str) -> Path:
+    """The path of a file. A link is not followed: Python looks for other modules beside the link.
+    """
+    return Path(os.path.abspath(name))  # noqa: PTH100 - pathlib's keeps `..`
 
 
 def has_source(cls: type) -> bool:
@@ -88,15 +121,16 @@ def has_source(cls: type) -> bool:
 
 
 def functions_of(cls: type) -> Iterator[tuple[str, FunctionType]]:
-    """The functions in the body of a class by name, those of properties and decorators included."""
+    """The functions in the body of a class by name: of properties, of decorators that say what
+    they wrap, and below these."""
     for name, value in sorted(vars(cls).items()):
         if isinstance(value, property):
             value = value.fget
         value = getattr(value, "func", value)  # a cached property keeps its function there
-        if isinstance(value, staticmethod | classmethod) or callable(value):
-            value = inspect.unwrap(value)  # the function below its decorators
-        if isinstance(value, FunctionType):
-            yield name, value
+        while value is not None:
+            if isinstance(value, FunctionType):
+                yield name, value
+            value = getattr(value, "__wrapped__", None)
 
 
 def added_functions(cls: type) -> list[FunctionType]:
@@ -104,13 +138,38 @@ def added_functions(cls: type) -> list[FunctionType]:
     path_of_class = source_file(cls)
     added = []
     for _, function in functions_of(cls):
-        path = Path(function.__code__.co_filename)
-        if not path.is_file() or path.resolve() == path_of_class:
+        path = absolute_path(function.__code__.co_filename)
+        if not path.is_file() or path == path_of_class:
             continue
-        in_package = f"{function.__module__}.".startswith(f"{PACKAGE}.")
-        if not in_package and not is_of_library(path):
+        if is_of_plugin(function):
             added.append(function)
     return added
+
+
+def is_replaced(cls: type, name: str) -> bool:
+    """Whether a method of a class is one of this package's that other code has replaced.
+
+    Args:
+        cls: The class, which may take the method over from one of its bases.
+        name: Name of the method.
+    """
+    for owner in cls.__mro__:
+        if name in vars(owner):
+            functions = [function for key, function in functions_of(owner) if key == name]
+            return not is_plugin(owner) and any(is_of_plugin(function) for function in functions)
+    return False
+
+
+def is_of_plugin(function: FunctionType) -> bool:
+    """Whether a function is neither this package's nor a library's."""
+    in_package = f"{module_of(function)}.".startswith(f"{PACKAGE}.")
+    return not in_package and not is_of_library(Path(function.__code__.co_filename))
+
+
+def module_of(function: FunctionType) -> str:
+    """The module in which a function was defined. `functools.wraps` gives it another `__module__`.
+    """
+    return str(function.__globals__.get("__name__", ""))
 
 
 def is_of_library(path: Path) -> bool:
@@ -126,7 +185,8 @@ def byte_code(cls: type) -> str:
     """A class as Python has compiled it: its functions, and the plain values of its body."""
     parts = [cls.__qualname__]
     for name, function in functions_of(cls):
-        parts.append(f"{name} {describe_function(function, set())}")
+        if not is_of_library(Path(function.__code__.co_filename)):
+            parts.append(f"{name} {describe_function(function, set())}")
     for name, value in sorted(vars(cls).items()):
         if is_plain(value) and not name.startswith("__"):
             parts.append(f"{name} {value!r}")
@@ -231,19 +291,25 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
         folder: Only files in or below it count.
     """
     try:
-        statements = import_statements(path.read_bytes())
+        statements = import_statements(read_source(path))
     except (OSError, SyntaxError, ValueError):
         return set()
     files: set[Path] = set()
+    # Where Python looks for modules: a plugin may have added folders of its own.
+    top_places = [folder, folder.parent]
+    for entry in sys.path:
+        place = absolute_path(entry)
+        if place.is_relative_to(folder):
+            top_places.append(place)
     for node in statements:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                files |= files_of_module(alias.name.split("."), [folder, folder.parent])
+                files |= files_of_module(alias.name.split("."), top_places)
         elif isinstance(node, ast.ImportFrom):
             parts = []
             if node.module:
                 parts = node.module.split(".")
-            places = [folder, folder.parent]
+            places = top_places
             if node.level:  # the number of dots of a relative import
                 places = [path.parents[node.level - 1]]
             for alias in node.names:
@@ -254,7 +320,7 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
                 files |= modules
         elif isinstance(node, ast.Call):
             name = imported_by_name(node)
-            files |= files_of_module(name.strip(".").split("."), [folder, folder.parent])
+            files |= files_of_module(name.strip(".").split("."), top_places)
     return {file for file in files if file.is_relative_to(folder)}
 
 
@@ -296,8 +362,14 @@ def files_of_module(parts: list[str], places: Iterable[Path]) -> set[Path]:
             stem = place.joinpath(*parts[:length])
             for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
                 if candidate.is_file():
-                    files.add(candidate.resolve())
+                    files.add(absolute_path(str(candidate)))
     return files
+
+
+@cache
+def read_source(path: Path) -> bytes:
+    """The content of a file when this process has first asked for it: of the code that it runs."""
+    return path.read_bytes()
 
 
 def hash_files(files: Iterable[Path], texts: Iterable[str] = ()) -> str:
@@ -312,7 +384,7 @@ def hash_files(files: Iterable[Path], texts: Iterable[str] = ()) -> str:
     """
     digest = hashlib.sha256()
     for path in sorted(files):
-        content = path.read_bytes().replace(b"\r\n", b"\n")
+        content = read_source(path).replace(b"\r\n", b"\n")
         digest.update(f"{path.name} {len(content)}\n".encode())
         digest.update(content)
     for text in sorted(texts):

@@ -213,6 +213,11 @@ def are_words(value: object) -> bool:
 
 # One spelling for values that mean the same.
 
+def one_spelling_of_words(value: object) -> object:
+    """PROMPT.CTX_INIT: underscores are spaces, as TPT's scripts write them."""
+    return " ".join(str(value).replace("_", " ").split())
+
+
 def one_reset(value: object) -> object:
     """TTA.RESET: `1` is `image`."""
     if str(value) in EVERY_IMAGE:
@@ -442,7 +447,8 @@ TABLE: Sequence[Setting] = (
         "words before the class name; the embeddings of all their tokens are tuned", Role.MODEL,
         Check(are_words, "at least one word, without {}: the class name follows by itself",
               good=("a", "itap of a"), bad=("", " _ ", "a photo of {}")),
-        effect=needs_own_context, show=show_words, title="initial prompt"),
+        effect=needs_own_context, canonical=one_spelling_of_words, show=show_words,
+        title="initial prompt"),
     Setting(
         "PROMPT.TEMPLATE", "",
         "coop (the data set's), ensemble, or `a {} seen from above.|…`, for methods that do not "

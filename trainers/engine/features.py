@@ -166,6 +166,7 @@ class ViewStore:
         # Features are rounded to this type without a store too, so that a store changes nothing.
         self.dtype = DTYPES["fp32" if self.precision == "fp32" else "fp16"]
 
+        self.source = identity.source
         contents = [row.tobytes() for row in identity.contents]
         self.content = dict(zip(identity.indices, contents, strict=True))
         self.stamp = dict(zip(identity.indices, identity.stamps, strict=True))
@@ -269,7 +270,8 @@ class ViewStore:
         if stamp is not None and read_stamp(path) == stamp:
             return
         # Another time or size, or not a file. The content decides: the file may only be touched.
-        (now,) = hash_contents(self.data.dataset, [self.data.items[index]], ImageIndex(None))
+        item = self.data.items[index]
+        (now,) = hash_contents(self.data.dataset, [item], ImageIndex(None), self.source)
         if now.digest != self.content[index]:
             raise DataError(f"{path} has changed since this run began: start the run again when "
                             f"nothing writes to the images any more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,7 @@ class PromptLearner:
 
 def run_epochs(
     learner: PromptLearner, images: TrainingImages, saved: Path, identity: str, tensorboard: Path,
+    check_images: Callable[[], None],
 ) -> None:
     """Trains until the schedule ends.
 
@@ -227,6 +229,8 @@ def run_epochs(
         identity: Hash of all that the training depends on. A saved state without it is not used.
         tensorboard: A separate TensorBoard run: here a step is an epoch, in the other curves it is
             a test image.
+        check_images: Refuses images that have changed. It is called after each epoch, before its
+            state is saved.
     """
     learner.restore(saved, identity)
     start = learner.epoch
@@ -243,6 +247,7 @@ def run_epochs(
             for features, labels in batches:
                 learner.step(features, labels)
             learner.end_epoch()
+            check_images()
             learner.save(saved, identity)
             bar.update()
             loss = learner.figures["loss"]

@@ -16,6 +16,7 @@ from ..config.build import build_cfg
 from ..config.layers import default_pairs, read_pairs
 from ..config.settings import get_cfg_default
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
+from ..report.sentences import plain_text
 from ..vlm.loading import load_clip
 from ..vlm.openai import warn_of_small
 from .page import MethodPredictions, context_words, selected_views, write_page
@@ -63,7 +64,7 @@ def predict_images(args: argparse.Namespace) -> None:
                 f"{method_info(trainer).label} learns from image to image: another order of the "
                 f"images, or other images before one, changes its predictions.")
         predictions = predict_all(images, adapter, trainer)
-        print(prediction_table(predictions, trainer, classnames, args.top))
+        print(plain_text(prediction_table(predictions, trainer, classnames, args.top)))
         words = []
         if args.html:
             # Before tuning the views are the same for all methods. The first method that selects

@@ -31,6 +31,7 @@ FIELD_WORDS: Mapping[str, str] = {
     "model.prompt.hash": "prompt {}",
     "model.prompt.words": "words {}",
     "model.prompt.kind": "prompt {}",
+    "model.prompt.learnt_on": "learnt on {}",
     "model.weights": "weights {}",
     "data.listing": "order of images {}",
     "data.images": "images {}",
@@ -42,7 +43,7 @@ FIELD_WORDS: Mapping[str, str] = {
 # Fields that hold the value of a setting, which has its own words.
 STATE_SETTINGS = ("views.count", "views.augmix", "views.pixels.mean", "views.pixels.std",
                   "method.stream.order", "method.stream.correlation", "method.stream.reset",
-                  "model.prompt.position", "model.prompt.ensemble")
+                  "model.prompt.form", "model.prompt.position", "model.prompt.ensemble")
 NEVER_NAMED = ("seed", "data.n", "data.dataset", "data.subset")
 
 

@@ -1,7 +1,7 @@
 """Makes the record of a run from settings, data, model and method, before the model is loaded."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..config.build import dataset_file_of
 from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
 from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
-from ..registry import backbone_label, method_info
+from ..registry import backbone_label, method_info, method_key
 from ..vlm.numerics import Numerics, resolve_precision
 from ..vlm.openai import PUBLISHED_WEIGHTS
 from ..vlm.prompt_files import read_metadata
@@ -88,11 +88,15 @@ class PromptFacts:
         hash: Hash of the content of a learnt prompt or of texts; "" for words.
         protocol: How a learnt prompt was made; None for words and texts.
         templates: The templates that replace PROMPT.CTX_INIT, as they are for this data set.
+        form: What the texts of descriptions are read as, sentences or phrases; "" without any.
+        learnt_on: The other data set on which a prompt was learnt; "" = this one, or not known.
     """
 
     hash: str = ""
     protocol: PromptProtocol | None = None
     templates: Sequence[str] = ()
+    form: str = ""
+    learnt_on: str = ""
 
 
 def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
@@ -111,8 +115,12 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
         file = dataset_file_of(cfg.DATASET.NAME)
         if file is not None:
             names.append(file.stem)
-    protocol = prompt_protocol(path, cfg.PROMPT.LABEL, read_metadata(path), names)
-    return PromptFacts(hash=digest, protocol=protocol)
+    metadata = read_metadata(path)
+    protocol = prompt_protocol(path, cfg.PROMPT.LABEL, metadata, names)
+    learnt_on = metadata.get("dataset", "")
+    if method_key(learnt_on) in {method_key(name) for name in names}:
+        learnt_on = ""
+    return PromptFacts(hash=digest, protocol=protocol, learnt_on=learnt_on)
 
 
 def make_record(facts: RunFacts) -> RunRecord:
@@ -224,9 +232,13 @@ def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
     section: dict[str, Any] = {"position": cfg.TRAINER.COOP.CLASS_TOKEN_POSITION}
     if prompt.protocol is not None:
         section |= {"kind": "learnt", "protocol": prompt.protocol.text, "hash": prompt.hash}
+        if prompt.learnt_on:
+            section["learnt_on"] = prompt.learnt_on
     elif cfg.PROMPT.TEMPLATE or cfg.PROMPT.DESCRIPTIONS:
         section |= {"kind": "texts", "ensemble": cfg.PROMPT.ENSEMBLE,
                     "templates": list(prompt.templates), "hash": prompt.hash}
+        if prompt.form:
+            section["form"] = prompt.form
     else:
         section |= {"kind": "words", "words": cfg.PROMPT.CTX_INIT}
     return section
@@ -282,7 +294,8 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
                 continue
             path = source_file(cls)
             if path is not None:
-                built_in |= imported_files(path, FORMULAS)
+                # Files of this package are known without links, as FORMULAS is.
+                built_in |= imported_files(path.resolve(), FORMULAS)
     return {"version": __version__, "hash": hash_files(built_in), "plugin": plugin_source(classes)}
 
 
@@ -314,6 +327,30 @@ def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
     settings = leaves(cfg)
     return {"settings": {key: settings[key] for key in TRAINING_SETTINGS if key in settings},
             "images": images}
+
+
+def hash_of_protocol(record: RunRecord, cfg: CfgNode, stated: Collection[str] = ()) -> str:
+    """A hash of how a run makes its prompt, equal for the seeds and data sets of one protocol.
+
+    Args:
+        record: Of the run.
+        cfg: All settings.
+        stated: Settings that the checkpoint states by themselves.
+    """
+    settings = dict(record.method["settings"])
+    training = record.method.get("training")
+    if training is not None:
+        settings.update(training["settings"])
+    elif "PROMPT.CTX_INIT" in record.changed:
+        # Of a prompt that is made without images: it stays close to these words.
+        settings["PROMPT.CTX_INIT"] = record.model["prompt"]["words"]
+    for key in stated:
+        settings.pop(key, None)
+    settings["DATASET.SUBSAMPLE_CLASSES"] = cfg.DATASET.SUBSAMPLE_CLASSES
+    settings["MODEL.PREC"] = record.numerics["precision"]
+    start = record.get("model.prompt.protocol")
+    plugin = record.get("method.source.plugin")
+    return content_hash(settings, start, plugin)
 
 
 def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> dict[str, Any]:

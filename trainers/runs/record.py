@@ -32,7 +32,8 @@ DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "
         "data.classes", "data.corruption", "data.severity", "data.subset")
 VIEWS = ("views.pipeline", "views.count", "views.augmix", "views.pixels")
 MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.templates",
-         "model.prompt.hash", "model.prompt.position", "model.prompt.ensemble")
+         "model.prompt.learnt_on", "model.prompt.hash", "model.prompt.form",
+         "model.prompt.position", "model.prompt.ensemble")
 METHOD = ("method.trainer", "method.settings", "method.stream", "method.source",
           "method.training.settings", "method.training.images")
 NUMERICS = ("numerics.precision", "numerics.jacobian", "numerics.engine", "numerics.tf32")
@@ -66,13 +67,13 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     # Two runs of one method on the same images, given the same settings, differ only if a default
     # was edited.
     "values": VALUES,
-    # Each seed of CoOp draws its own training images.
-    "pool": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
+    # Each seed of CoOp draws its own training images, but of one data set.
+    "pool": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split", "model.prompt.learnt_on"),
     "pair": TABLE,
     "validation": (*ROW, *TABLE, *VALUES, "seed", "method.training.images", "model.prompt.hash",
                    "data.dataset", "data.classes", "names.dataset"),
     # The key of the sweep is given as `without`.
-    "choice": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
+    "choice": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split", "model.prompt.learnt_on"),
 }
 
 # What a field is called in messages: the setting that decides it, if one does.
@@ -89,6 +90,8 @@ WORDS: Mapping[str, str] = {
     "model.prompt.protocol": "prompt", "model.prompt.words": "PROMPT.CTX_INIT",
     "model.prompt.templates": "PROMPT.TEMPLATE",
     "model.prompt.hash": "content of the prompt",
+    "model.prompt.form": "PROMPT.DESCRIPTION_FORMAT",
+    "model.prompt.learnt_on": "data set of the prompt",
     "model.prompt.position": "TRAINER.COOP.CLASS_TOKEN_POSITION",
     "model.prompt.ensemble": "PROMPT.ENSEMBLE", "method.trainer": "TRAINER.NAME",
     "method.source": "code of the method", "method.stream.order": "TEST.ORDER",
@@ -116,8 +119,8 @@ class RunRecord:
             absent without groups), classes (hash of the class names), corruption, severity,
             subset.
         views: pipeline, count, augmix, pixels. Their size is the backbone's, which its weights fix.
-        model: backbone, weights (hash), prompt {kind, protocol, words, templates, hash, position,
-            ensemble}.
+        model: backbone, weights (hash), prompt {kind, protocol, learnt_on (if it is
+            another data set), words, templates, hash, form (of descriptions), position, ensemble}.
         method: trainer, settings, stream (order, correlation, reset; online methods only), source,
             training (settings and images; methods that learn from labelled images only).
         numerics: precision, device_type, jacobian, engine, tf32, part, episodes.

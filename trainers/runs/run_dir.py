@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -58,8 +57,9 @@ RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.np
 PART_FILE = re.compile(r"\d{7,}-\d{7,}\.npz|state\.npz|training\.pt|listing\.json")
 EVENTS_FILE = re.compile(r"events\.out\.tfevents\..+")
 PROMPT_FILE = re.compile(r"model.*\.pth\.tar.*|checkpoint")
+PROMPTS = "prompt_learner"  # the folder of the prompt that a run makes
 # What the folders of a run hold, at any depth.
-FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, "prompt_learner": PROMPT_FILE}
+FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, PROMPTS: PROMPT_FILE}
 UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
 # Files that do not make a folder somebody else's: a damaged record, locks, files of the system.
 HARMLESS_FILE = re.compile(
@@ -191,7 +191,7 @@ class RunDir:
             stack.callback(remove_if_empty, path)
         files.make_folder(path)
         stack.enter_context(FolderLock(path).held())
-        if asked.overwrite:
+        if asked.overwrite and state.is_run:
             self.remove_all()
             existing = set()
         stack.enter_context(self.removing_new_files(existing))
@@ -270,6 +270,8 @@ class RunDir:
                     for name in RUN_FILES:
                         if name not in existing:
                             (self.path / name).unlink(missing_ok=True)
+                    if PROMPTS not in existing:
+                        remove_folder(self.path / PROMPTS)
             raise
 
     @property
@@ -336,14 +338,15 @@ class RunDir:
             self.parts.rmdir()
 
     def remove_all(self) -> None:
-        """Removes all that a run writes, and nothing else."""
+        """Removes all that a run writes, and nothing else.
+
+        Its record goes last: until then the folder is that of a run, whenever this is killed.
+        """
         with files.writing(self.path):
-            for name in RUN_FILES:
-                (self.path / name).unlink(missing_ok=True)
             for name in FILES_OF_FOLDER:
-                folder = self.path / name
-                if folder.is_dir() and not folder.is_symlink():
-                    shutil.rmtree(folder)
+                remove_folder(self.path / name)
+            for name in reversed(RUN_FILES):
+                (self.path / name).unlink(missing_ok=True)
 
     def cleanup(self) -> None:
         """Removes what a process that was killed at the end of a run left next to its results."""
@@ -533,10 +536,28 @@ def is_of_run(file: Path) -> bool:
         return False
     if file.is_dir():
         pattern = FILES_OF_FOLDER.get(file.name)
-        if pattern is None:
+        # A run that has saved a prompt has a record: without one it is somebody else's prompt.
+        if pattern is None or file.name == PROMPTS:
             return False
         return all(inner.is_dir() or is_named(inner, pattern) for inner in file.rglob("*"))
     return bool(HARMLESS_FILE.fullmatch(file.name)) or is_unfinished(file, RECORDED_FILE)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes what a run has written in one of its folders, and the folder if nothing is left.
+
+    Args:
+        folder: Its name is a key of FILES_OF_FOLDER.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    # From the inside out, so that a folder is empty when its turn comes.
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            remove_if_empty(path)
+        elif is_named(path, FILES_OF_FOLDER[folder.name]):
+            path.unlink()
+    remove_if_empty(folder)
 
 
 def is_named(file: Path, pattern: re.Pattern[str]) -> bool:

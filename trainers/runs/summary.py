@@ -19,7 +19,7 @@ from ..config.names import backbone_name, untuned_words
 from ..config.settings import setting_words
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, method_info, reset_words
-from .record import value_label
+from .record import RunRecord, describe_difference, group_records, value_label
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's
 # the second.
@@ -164,15 +164,38 @@ def rows_of(results: Mapping) -> dict[str, str]:
 
 
 def seeds_table(runs: Sequence[Mapping]) -> str:
-    """Mean ± sample standard deviation over the seeds of one method on the same images."""
+    """Mean ± sample standard deviation over the seeds of one method on the same images.
+
+    Where the runs differ in more than the seed, such as in their prompts, the difference is stated
+    in place of a mean.
+    """
     first = runs[0]
-    body = [mean_cells(baseline_label(first), runs, "zero_shot_")]
-    for label, prefix in rows_of(first).items():
-        body.append(mean_cells(label, runs, prefix))
-    lines = [aligned(body), caption_of(runs, seed_words(runs)) + settings_of(runs)]
+    differences = seed_differences(runs)
+    if differences:
+        lines = [f"no mean over these seeds, whose runs differ: {differences}"]
+    else:
+        body = [mean_cells(baseline_label(first), runs, "zero_shot_")]
+        for label, prefix in rows_of(first).items():
+            body.append(mean_cells(label, runs, prefix))
+        lines = [aligned(body), caption_of(runs, seed_words(runs)) + settings_of(runs)]
     for results in runs:
         lines += failure_lines(results, f"seed {results['seed']}")
     return "\n".join(lines)
+
+
+def seed_differences(runs: Sequence[Mapping]) -> str:
+    """In what the runs of several seeds differ besides the seed, in words; "" if in nothing."""
+    groups = group_records(runs, "pool", record_of)
+    if len(groups) == 1:
+        return ""
+    first = record_of(groups[0][0])
+    second = record_of(groups[1][0])
+    return describe_difference(first.difference(second, "pool"))
+
+
+def record_of(results: Mapping) -> RunRecord:
+    """The record of a run."""
+    return RunRecord.from_json(results["record"])
 
 
 def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> str:
@@ -189,8 +212,12 @@ def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> 
     baselines = []
     rows = []
     for words, runs_of_value in runs_by_value.items():
-        baselines.append(mean_cells(baseline_label(runs[0]), runs_of_value, "zero_shot_"))
-        for label, prefix in rows_of(runs[0]).items():
+        differences = seed_differences(runs_of_value)
+        if differences:
+            return f"no mean over the seeds with {words}, whose runs differ: {differences}"
+        first = runs_of_value[0]  # the setting may be the method, the data set or the prompt
+        baselines.append(mean_cells(baseline_label(first), runs_of_value, "zero_shot_"))
+        for label, prefix in rows_of(first).items():
             rows.append(mean_cells(f"{label}, {words}", runs_of_value, prefix))
     if all(cells == baselines[0] for cells in baselines):
         del baselines[1:]  # the setting changes nothing before tuning
@@ -239,7 +266,7 @@ def mean_cells(label: str, runs: Sequence[Mapping], prefix: str) -> list[str]:
 
 
 def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
-    """Images, classes, backbone and bins of runs on one data set.
+    """Images, classes, backbone and bins of runs. Those of a sweep may differ in any of them.
 
     Args:
         runs: The results. Where images could not be read, the runs of several seeds may differ in
@@ -247,13 +274,19 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
         seeds: What to say of the seeds.
     """
     first = runs[0]
+    datasets = ", ".join(dict.fromkeys(dataset_label(results) for results in runs))
+    backbones = ", ".join(dict.fromkeys(backbone_name_of(results) for results in runs))
+    splits = " and ".join(dict.fromkeys(results["split"] for results in runs))
     counts = sorted({results["n"] for results in runs})
-    images = counted(counts[0], f"{first['split']} image")
+    images = counted(counts[0], f"{splits} image")
     if len(counts) > 1:
-        images = f"{counts[0]:,} to {counts[-1]:,} {first['split']} images"
-    classes = plural(first["classes"], "class", "classes")
-    return (f"{dataset_label(first)}, {images} of {classes}, "
-            f"{backbone_name_of(first)}, {seeds}; percent; {first['bins']} bins")
+        images = f"{counts[0]:,} to {counts[-1]:,} {splits} images"
+    numbers = sorted({results["classes"] for results in runs})
+    classes = plural(numbers[0], "class", "classes")
+    if len(numbers) > 1:
+        classes = f"{numbers[0]:,} to {numbers[-1]:,} classes"
+    return (f"{datasets}, {images} of {classes}, {backbones}, {seeds}; percent; "
+            f"{first['bins']} bins")
 
 
 def settings_of(runs: Sequence[Mapping], but: str = "") -> str:
