@@ -116,6 +116,29 @@ def check_confidence(
     return confidence, correct
 
 
+def top_class(
+    logits: ArrayLike = None, labels: ArrayLike = None, *, probabilities: ArrayLike = None,
+) -> tuple[Array, Array]:
+    """Confidence and correctness of predictions, the arguments of most metrics.
+
+    Args:
+        logits: (N, K).
+        labels: True class of each sample, (N,).
+        probabilities: Probabilities of all classes, in place of logits, (N, K).
+
+    Returns:
+        The largest softmax probability, (N,), and whether its class is the true one, (N,).
+
+    Example:
+        >>> confidence, correct = top_class([[0.0, 0.0], [2.0, 0.0]], [1, 0])
+        >>> confidence.round(2).tolist(), correct.tolist()
+        ([0.5, 0.88], [False, True])
+    """
+    return top_class_of(
+        None, None, {"logits": logits, "probabilities": probabilities, "labels": labels}
+    )
+
+
 def top_class_of(confidence: ArrayLike, correct: ArrayLike, scores: Scores) -> tuple[Array, Array]:
     """Confidence and correctness of the predicted class, from logits or probabilities and labels.
 

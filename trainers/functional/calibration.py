@@ -28,7 +28,7 @@ from .arrays import (
     check_confidence,
     check_probabilities,
     check_seeds,
-    top_class_of,
+    top_class,
 )
 from .binned import BinnedRun, binned_run, binned_runs, influence, null_variance
 from .classification import accuracy, accuracy_interval, balanced_accuracy, macro_f1
@@ -438,26 +438,3 @@ def classwise_ece(
         gap = probabilities[:, k].astype(np.float64) - (labels == k)
         total += np.abs(np.bincount(index, weights=gap)).sum()
     return float(total / probabilities.size)
-
-
-def top_class(
-    logits: ArrayLike = None, labels: ArrayLike = None, *, probabilities: ArrayLike = None,
-) -> tuple[Array, Array]:
-    """Confidence and correctness of predictions, the arguments of most metrics.
-
-    Args:
-        logits: (N, K).
-        labels: True class of each sample, (N,).
-        probabilities: Probabilities of all classes, in place of logits, (N, K).
-
-    Returns:
-        The largest softmax probability, (N,), and whether its class is the true one, (N,).
-
-    Example:
-        >>> confidence, correct = top_class([[0.0, 0.0], [2.0, 0.0]], [1, 0])
-        >>> confidence.round(2).tolist(), correct.tolist()
-        ([0.5, 0.88], [False, True])
-    """
-    return top_class_of(
-        None, None, {"logits": logits, "probabilities": probabilities, "labels": labels}
-    )

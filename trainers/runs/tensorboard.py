@@ -33,7 +33,8 @@ from ...datasets.utils.files import writing
 from ...datasets.utils.progress import progress_bar
 from ..config.names import event_folder, zero_shot_event_folder
 from ..functional import BINS
-from ..functional.calibration import ece, top_class
+from ..functional.arrays import top_class
+from ..functional.calibration import ece
 from ..registry import branch_of, method_info
 from .record import RunRecord
 from .run_dir import Columns
