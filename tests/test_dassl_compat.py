@@ -323,3 +323,16 @@ def test_one_line_for_seeds_that_cannot_be(image_folder):
     for wrong in ("1,1", "x"):
         with pytest.raises(SystemExit):
             main(["--seed", wrong])
+
+
+@pytest.mark.parametrize(("option", "answer"), [
+    ("--trainr", r"unknown option --trainr\. Did you mean '--trainer'\?"),
+    ("--steps", r"unknown option --steps\. Settings have no dashes, such as TTA\.STEPS 2;"),
+    ("--load-epoch", r"argument --load-epoch: invalid int value: 'x'\."),
+])
+def test_a_wrong_option_gets_one_line(capsys, option, answer):
+    with pytest.raises(SystemExit) as end:
+        main(["--trainer", "SoC", option, "x"])
+    message = capsys.readouterr().err
+    assert end.value.code == 2 and message.count("\n") == 1
+    assert re.match(f"error: {answer}.* See .*--help\\.\n", message), message

@@ -135,7 +135,7 @@ def test_the_verdict_follows_the_tests(tmp_path):
         "SoC is the best calibrated of the tuned methods, with an ECE of "
     )
     assert "(p = 0.010, Shaffer over 6)" in judged(0.01)
-    assert "no difference in calibration to O-TPT or TPT is shown" in judged(0.06)
+    assert "no difference in calibration from O-TPT or TPT is shown" in judged(0.06)
     assert "has the lowest ECE of the tuned methods" in judged(0.01, "TPT")
     assert "but TPT is better calibrated than SoC" in judged(0.01, "TPT")
 

@@ -72,6 +72,10 @@ def test_demo_runs_stay_out_where_there_are_others(tmp_path):
     assert mixed.tables[0].columns == ["UCF101"]
     assert ["LandCover"] not in [table.columns for table in mixed.tables]
     assert "1 run on embedded demo data left out" in "\n".join(mixed.notes)
+    make_run(tmp_path, "TPT", "LandCover", n=30, classes=24, backbone="small")
+    done = run_tool("report.py", tmp_path, "--baseline", "TPT")
+    assert done.returncode == 2
+    assert "They are of Zero-shot, SoC. 2 runs on embedded demo data left out; --demo" in done.stderr
     with_demo = report_on(tmp_path, demo=True)
     assert ["LandCover"] in [table.columns for table in with_demo.tables]
 
@@ -186,7 +190,7 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
     make_run(tmp_path, "SoC", n=60, sharpness=1.3)
     sentence = verdict_of(compared(tmp_path)[0]).sentence
     # too few images
-    assert "no difference in calibration to" in sentence and "could be seen" in sentence
+    assert "no difference in calibration from" in sentence and "could be shown" in sentence
 
 
 def test_decisions_are_near_the_top(benchmark, tmp_path):

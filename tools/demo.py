@@ -12,7 +12,7 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool
+from promptcal.datasets.utils.cli import ToolParser, counted, log_to_terminal, resumable, run_tool
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.summary import result_table
 
@@ -29,7 +29,7 @@ EVIDENCE = (
 
 @resumable()
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("output/demo"),
                         help="folder for runs and report")

@@ -1,5 +1,4 @@
-"""Checks a machine in half a minute: what torch sees, whether its numbers are right, and what
-limits the speed of runs.
+"""Checks a machine in half a minute: what torch sees, whether numbers are right, and what is slow.
 
 Each part of a run is timed; the slowest is named, with the setting to change. Exit status 1 means a
 fault.

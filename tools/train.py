@@ -1,7 +1,6 @@
 """Runs a trainer on a data set, as in CoOp's train.py.
 
-    python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml --root
-    DATA
+    python tools/train.py --trainer SoC --dataset-config-file ucf101 --root DATA
 """
 from __future__ import annotations
 
@@ -165,6 +164,9 @@ def check_folders(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = join_lists(sys.argv[1:] if argv is None else argv)
     parser = tool_parser(__doc__)
+    parser.unknown_option_hint = (
+        " Settings have no dashes, such as TTA.STEPS 2; --help-settings lists them."
+    )
     parser.add_argument("--root", help="folder that holds the data sets")
     parser.add_argument("--output-dir",
                         help="run folder; for several seeds the parent of their run folders "

@@ -254,8 +254,8 @@ class BaseTrainer:
         dataset = self.given_dataset
         if dataset is None:
             if not cfg.DATASET.NAME:
-                raise DataError("no data set given: use --dataset-config-file "
-                                "configs/datasets/<name>.yaml")
+                raise DataError("no data set given: use --dataset-config-file NAME, such as dtd, "
+                                "or landcover, which needs no data")
             options = DataOptions.from_settings(cfg)
             dataset = build_dataset(cfg.DATASET.NAME, cfg.DATASET.ROOT, options)
         return EvalData.from_settings(cfg, dataset, self.online)

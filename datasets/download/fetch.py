@@ -242,10 +242,17 @@ def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) 
             load_part(url, part, limit)
         accept(part, target, checksum)
     except (*NETWORK_ERRORS, ValueError) as error:  # ValueError: a FetchError, or not an address
-        raise FetchError(f"{url}: {error}") from error
+        raise FetchError(f"{url}: {network_reason(error)}") from error
     except OSError as error:
         raise DataError(f"cannot write {part}: {error.strerror}") from error
     return target
+
+
+def network_reason(error: Exception) -> object:
+    """Why a host was not reached, without the wrapping of urllib."""
+    if isinstance(error, urllib.error.URLError) and not isinstance(error, urllib.error.HTTPError):
+        return getattr(error.reason, "strerror", None) or error.reason
+    return error
 
 
 def fetch_drive(source: Source, target: Path) -> Path:
@@ -275,8 +282,24 @@ def fetch_drive(source: Source, target: Path) -> Path:
             accept(part, target, source.checksum)
     # OSError includes the errors of `requests`.
     except (FetchError, DownloadError, OSError) as error:
-        raise FetchError(f"Google Drive file {source.drive_id}: {error}") from error
+        reason = drive_reason(error)
+        raise FetchError(f"Google Drive file {source.drive_id}: {reason}") from error
     return target
+
+
+def drive_reason(error: Exception) -> str:
+    """Why a download from Google Drive failed, in one short line.
+
+    Without a network the message of `requests` is a nest of classes and addresses.
+    """
+    from requests.exceptions import ConnectionError as NoConnection
+    from requests.exceptions import Timeout
+
+    if isinstance(error, Timeout):
+        return "drive.google.com did not answer in time"
+    if isinstance(error, NoConnection):
+        return "no connection to drive.google.com; is there a network?"
+    return one_line(error, 300)
 
 
 def accept(part: Path, target: Path, checksum: str) -> None:

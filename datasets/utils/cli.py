@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -74,10 +75,30 @@ def log_to_terminal() -> None:
         root.addHandler(others)
 
 
-def tool_parser(doc: str | None) -> argparse.ArgumentParser:
+class ToolParser(argparse.ArgumentParser):
+    """A parser that answers a wrong command line with one line, without the usage."""
+
+    unknown_option_hint = ""  # what else an unknown option may be meant for
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with status 2 and one line, which names the help."""
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        if unknown:
+            similar = get_close_matches(unknown[1], self._option_string_actions, n=1, cutoff=0.8)
+            hint = f" Did you mean '{similar[0]}'?" if similar else self.unknown_option_hint
+            message = f"unknown option {unknown[1]}.{hint}"
+        else:
+            message += "."
+        command = self.prog
+        if command.endswith(".py"):
+            command = f"python tools/{command}"
+        self.exit(2, f"error: {message} See {command} --help.\n")
+
+
+def tool_parser(doc: str | None) -> ToolParser:
     """A command's parser: its docstring as help text, and --plugin, whose value is for
     `load_plugins`."""
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plugin", action="append", default=[], metavar="MODULE",
                         help="module that registers own methods, data sets, metrics or backbones; "

@@ -204,8 +204,8 @@ def totals(costs: Sequence[Estimate], workspace: Workspace) -> list[str]:
         lines.append(f"Time unknown: {counted(unknown, 'run')}, because no run of the same kind is "
                      f"finished. A pilot makes it known: the same command with --limit 20.")
     lines.append(f"Disk: about {size_text(costs)}, most of it view features in "
-                 f"{workspace.cache_dir}, and there up to 4.5 GB per data set; that "
-                 f"folder may be removed afterwards.")
+                 f"{workspace.cache_dir}. Jacobians of the text features add up to 4.5 GB per "
+                 f"data set there. That folder may be removed afterwards.")
     return lines
 
 

@@ -182,16 +182,23 @@ def write_report(
         names = ", ".join(str(path) for path in paths)
         raise DataError(f"no finished run below {names}{hint}; make one with {tool('train')}")
     real = [run for run in runs if not is_embedded(run)]
+    left_out = ""
     if not demo and real and len(real) < len(runs):
-        notes.append(
+        left_out = (
             f"{counted(len(runs) - len(real), 'run')} on embedded demo data left out; --demo "
             "shows them too."
         )
+        notes.append(left_out)
         runs = real
     notes += missing_plugins(runs)
     measured = measure(runs, layout)
     measured.notes[:0] = notes
-    return report(runs, layout, out, additions, measured)
+    try:
+        return report(runs, layout, out, additions, measured)
+    except ConfigError as error:  # a method or a swept setting that only runs left out may have
+        if not left_out:
+            raise
+        raise ConfigError(f"{error} {left_out}") from error
 
 
 def is_embedded(run: FinishedRun) -> bool:

@@ -225,7 +225,7 @@ def metric_lines(measured: Measured) -> list[dict[str, str]]:
         if not np.isnan(interval.low):
             spread = f"{show(float(interval.low))} to {show(float(interval.high))}"
         lines.append({
-            "label": METRICS[name].label, "value": show(float(interval.value)), "spread": spread,
+            "label": METRICS[name].heading, "value": show(float(interval.value)), "spread": spread,
             "before": "" if before is None else show(float(before.value)),
         })
     return lines

@@ -21,7 +21,7 @@ from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE, TEMPERATURE
 from .sentences import images_fact
 from .table_model import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, fact_sentences
-from .tables import entries_of, temperature_note
+from .tables import best_facts, entries_of, temperature_note
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 THIRDS = ("least alike third", "middle third", "most alike third", "all")
@@ -97,7 +97,7 @@ def single_run_table(
     for column in grid.columns:
         rows = single_run_rows(grid.cells_on(column), present, kinds)
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
-    facts = [counted(grid.bins, "bin"), *interval_facts(blocks)]
+    facts = [counted(grid.bins, "bin"), *best_facts(blocks, grid), *interval_facts(blocks)]
     all_notes = [*failure_notes(grid), fact_sentences(facts), *notes]
     if TEMPERATURE in present:
         all_notes.append(temperature_note(grid))

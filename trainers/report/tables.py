@@ -161,17 +161,18 @@ def table_facts(
         grid: The runs.
         baselines: The rows from which others state their difference.
     """
-    has_best = False
-    has_differences = False
-    for entry in entries_of(blocks):
-        has_best = has_best or entry.best
-        has_differences = has_differences or entry.difference is not None
-    facts = [images_fact(grid.counts()), counted(grid.bins, "bin")]
-    if has_best:
-        facts.append(f"bold: best of the tuned methods{within_words(tuned_rows(grid.rows))}")
+    has_differences = any(entry.difference is not None for entry in entries_of(blocks))
+    facts = [images_fact(grid.counts()), counted(grid.bins, "bin"), *best_facts(blocks, grid)]
     if has_differences:
         facts.append(f"in parentheses: difference from {baseline_words(baselines)}")
     return [*facts, *spread_facts(blocks, grid.cells)]
+
+
+def best_facts(blocks: Sequence[RowBlock], grid: Grid) -> list[str]:
+    """What bold means, if a cell of the blocks is bold."""
+    if any(entry.best for entry in entries_of(blocks)):
+        return [f"bold: best of the tuned methods{within_words(tuned_rows(grid.rows))}"]
+    return []
 
 
 def within_words(tuned: Sequence[Row]) -> str:

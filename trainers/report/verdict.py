@@ -195,7 +195,7 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
                 f"{best.ece:.1f}{PERCENT}. {pair_sentence(nearest)}")
     closest = min(open_pairs, key=lambda pair: pair.p)
     compared = listed(undecided, 3) if len(undecided) > 3 else joined_with_or(undecided)
-    return (f"{lowest}, but no difference in calibration to {compared} is shown. "
+    return (f"{lowest}, but no difference in calibration from {compared} is shown. "
             f"{pair_sentence(closest)}")
 
 
@@ -289,7 +289,8 @@ def power_sentence(pair: Pair) -> str:
     alike = 100 * smallest_difference(comparison.images, comparison.sd_difference, tests)
     near_zero = 100 * smallest_difference(comparison.images, comparison.sd_sum, tests)
     return (f"With {comparison.images:,} images a difference of about {alike:.1f} points of "
-            f"over-confidence could be seen, or {near_zero:.0f} if one of them is near 0.")
+            f"over-confidence could be shown, or of {near_zero:.0f} points if one method is nearly "
+            "calibrated.")
 
 
 def side(over_confidence: float) -> str:

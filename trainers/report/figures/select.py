@@ -299,9 +299,12 @@ def sals_groups(grid: Grid) -> dict[str, dict[MethodInfo, BeforeAfter]]:
 
 
 def has_sals(grid: Grid, row: Row) -> bool:
-    """Whether all runs of a row have zero-shot predictions, which SaLS needs."""
+    """Whether all runs of a row have what SaLS needs: their own logits and zero-shot's.
+
+    Runs of other trainers lack the latter, copies without logits both.
+    """
     for (other, _), cell in grid.cells.items():
-        if other is row and not all(measured.run.has_zero_shot for measured in cell):
+        if other is row and not all("ece_sals" in measured.metrics for measured in cell):
             return False
     return True
 
@@ -479,7 +482,7 @@ def pair_figures(
         words = (
             f"Mistakes of {labels} on {name}, {grid.heading}, by pair of classes: the confidence "
             "of mistaking one class for another, by the similarity of the two for zero-shot CLIP. "
-            "Circles: by their number; dashed: the mean."
+            "Larger circles: more mistakes; dashed: the mean."
         )
         figure = draw_pair_errors(data, name)
         yield captioned(
