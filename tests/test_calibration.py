@@ -60,7 +60,7 @@ def slow_ace(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
 
 
 @pytest.mark.parametrize("name", [
-    "aggregation", "binned", "calibration", "classification", "conformal", "intervals",
+    "aggregation", "arrays", "binned", "calibration", "classification", "conformal", "intervals",
     "objectives", "posthoc", "scoring", "theory",
 ])
 def test_examples_in_docstrings(name):
