@@ -1,6 +1,6 @@
-"""What files, backbones and runs are called, and the folder of a run.
+"""Makes the names of files, backbones and runs, and the path of a run's folder.
 
-Its path is readable, and differs where settings differ.
+The path is readable, and differs where settings differ.
 """
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
 
     Args:
         cfg: All settings.
-        condition: What must hold.
-        key: The setting that is named if it does not.
-        remedy: Completes "it must be …".
+        condition: Whether the value is accepted.
+        key: The setting that the error names.
+        remedy: Words that complete "it must be …".
     """
     if not condition:
         raise ConfigError(f"{key} is {dict(flatten(cfg))[key]!r}; it must be {remedy}")
@@ -117,7 +117,7 @@ def split_templates(setting: str) -> list[str]:
 
 
 def parse_regularisers(setting: str) -> dict[str, float]:
-    """TRAINER.REGULARISERS, such as `ctpt:50,atpt:10`.
+    """Reads TRAINER.REGULARISERS, such as `ctpt:50,atpt:10`.
 
     Returns:
         The weight of each added term by the method's name.
