@@ -1,4 +1,4 @@
-"""Makes the record of a run from settings, data, model and method, before the model is loaded."""
+"""Makes the record of a run from its settings, data and model files, before the model is loaded."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -53,17 +53,17 @@ class RunFacts:
     Attributes:
         cfg: All settings.
         data: The images.
-        identity: What these images are.
-        num_views: How many views of each image the method uses.
+        identity: The content hashes of these images.
+        num_views: Number of views of each image that the method uses.
         weights: Hash of the backbone's weights.
-        pixels: The backbone's INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, for settings that give some; {}
-            where they are not needed.
+        pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
+            values to compare with; {} otherwise.
         prompt: The prompt that the run starts from.
         source_classes: The trainer's class and those of added terms.
         online: Whether predictions depend on the order of the images.
         tunes_context: Whether the method tunes the context by gradients.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
-        numerics: How numbers are computed.
+        numerics: Device, precision and batches.
     """
 
     cfg: CfgNode
@@ -86,7 +86,7 @@ class PromptFacts:
 
     Attributes:
         hash: Hash of the content of a learnt prompt or of texts; "" for words.
-        protocol: How a learnt prompt was made; None for words and texts.
+        protocol: The protocol by which a learnt prompt was made; None for words and texts.
         templates: The templates that replace PROMPT.CTX_INIT, as they are for this data set.
     """
 
@@ -96,7 +96,7 @@ class PromptFacts:
 
 
 def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
-    """Facts about the prompt of MODEL.INIT_WEIGHTS.
+    """Returns facts about the prompt of MODEL.INIT_WEIGHTS.
 
     Args:
         cfg: All settings.
@@ -116,7 +116,7 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
 
 
 def make_record(facts: RunFacts) -> RunRecord:
-    """The record of a run, before its model is loaded."""
+    """Makes the record of a run, before its model is loaded."""
     cfg = facts.cfg
     augmix = facts.data.dataset.augmix
     # What `auto` stands for on this device and data set.
@@ -145,7 +145,7 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
     Args:
         cfg: All settings.
         data: The images.
-        identity: What these images are.
+        identity: The content hashes of these images.
     """
     corrupted = bool(data.dataset.corruption)
     section = {
@@ -167,15 +167,15 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
 def views_section(
     cfg: CfgNode, augmix_by_default: bool, num_views: int, changed: Mapping[str, object],
 ) -> dict[str, Any]:
-    """How views are made. AugMix has no part in the plain view.
+    """How views are made. AugMix does not change the plain view, so one view has no `augmix`.
 
     The size of the views and their normalisation are the backbone's, which its weights fix, unless
     INPUT says otherwise.
 
     Args:
         cfg: All settings.
-        augmix_by_default: What TTA.AUGMIX auto means on the data set.
-        num_views: How many views of each image the method uses.
+        augmix_by_default: Whether TTA.AUGMIX auto means on, on this data set.
+        num_views: Number of views of each image that the method uses.
         changed: The settings that differ from the defaults.
     """
     section: dict[str, Any] = {"pipeline": pipeline(), "count": num_views}
@@ -215,7 +215,7 @@ def backbone_family(name: str) -> str:
 
 
 def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
-    """What text features are made from.
+    """The prompt: what text features are made from.
 
     Args:
         cfg: All settings.
@@ -239,7 +239,7 @@ def method_section(
 
     Args:
         cfg: All settings.
-        source_classes: The trainer's class and those of added terms.
+        classes: The trainer's class and those of added terms.
         online: Whether predictions depend on the order of the images.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
     """
@@ -261,7 +261,7 @@ def method_section(
 
 
 def method_source(classes: Sequence[type]) -> dict[str, str]:
-    """The source of a method and of the terms that are added to it.
+    """Returns the source of a method and of the terms that are added to it.
 
     Args:
         classes: The method's class and those of added regularisers.
@@ -346,10 +346,11 @@ def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> d
 def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, list[Any]]:
     """The settings that differ from the defaults of the method on this data set.
 
-    Data is a column's, and a learnt prompt is stated by `model.prompt.protocol`.
+    Settings of the data are left out, because the section `data` has them and they decide the
+    column of a table, not the row. A learnt prompt is stated by `model.prompt.protocol`.
 
     Args:
-        changed: For each such setting its default and its value.
+        changed: For each changed setting its default and its value.
     """
     section: dict[str, list[Any]] = {}
     for key, (default, value) in changed.items():
@@ -359,7 +360,7 @@ def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, l
 
 
 def names_section(cfg: CfgNode, data: EvalData, prompt: PromptFacts) -> dict[str, str]:
-    """What tables call the method, the data set, the part of it, the backbone and the prompt.
+    """The names of the method, the data set, the part of it, the backbone and the prompt in tables.
 
     Args:
         cfg: All settings.

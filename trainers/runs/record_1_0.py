@@ -1,4 +1,4 @@
-"""Runs of version 1.0: their files have no record, so it is derived from results and settings.
+"""Derives the record of a run of version 1.0, which wrote none, from its results and settings.
 
 Reports read these runs. They are not resumed. Images were not known by content then, so two of
 these runs share images only if they were made on the same list.
@@ -44,11 +44,11 @@ LARGEST_NUMBER = 2**64
 
 
 def record_of_1_0(results: Mapping[str, Any], settings: Mapping[str, Any]) -> RunRecord:
-    """The record of a run that was made with version 1.0.
+    """Derives the record of a run that was made with version 1.0.
 
     Args:
         results: The content of results.json, checked.
-        settings: The content of config.yaml as flat `KEY: value` pairs.
+        settings: The content of config.yaml, each value by its full key.
     """
     run = Run10(results, settings)
     compared = run.compared()
@@ -74,7 +74,7 @@ class Run10:
         self.dataset = str(results["dataset"])
         fingerprint = results.get("fingerprint")
         self.fingerprint = fingerprint if isinstance(fingerprint, dict) else {}
-        # That of a folder of images in results.json is longer than the registered name.
+        # For a folder of images, the name in results.json is longer than the registered one.
         self.registered_dataset = str(settings.get("DATASET.NAME") or self.dataset)
         self.prompt_path = str(settings.get("MODEL.INIT_WEIGHTS") or "")
 
@@ -109,7 +109,7 @@ class Run10:
         return 0
 
     def subset(self) -> str:
-        """What part of the data set was used, in words; "" for all of it."""
+        """The part of the data set that was used, in words; "" for all of it."""
         words = []
         classes = self.settings.get("DATASET.SUBSAMPLE_CLASSES")
         if classes not in (None, "", "all"):
@@ -319,10 +319,10 @@ def is_zero_shot(key: str) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """config.yaml of a 1.0 run as flat `KEY: value` pairs, each of the type of its default.
+    """Reads config.yaml of a 1.0 run: each value by its full key, in the type of its default.
 
     Raises:
-        DataError: If it is not plain yaml, or a value does not have the type of its key.
+        DataError: If the file is not plain yaml, or a value does not have the type of its key.
     """
     try:
         settings = dict(flatten(read_yaml(path)))
