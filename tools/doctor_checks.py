@@ -1,6 +1,4 @@
-"""The checks of `tools/doctor.py`: the machine, the correctness of numbers, and the throughput of
-each part.
-"""
+"""Checks a machine for `tools/doctor.py`: its parts, its numbers, and the speed of each step."""
 from __future__ import annotations
 
 import time
@@ -51,10 +49,13 @@ FAULT = "fault"
 VIEWS = "views"
 TOWER = "image tower"
 EPISODE = "episode"
-TEST_IMAGES = 48  # that zero-shot accuracy is measured on
-MAX_FLIPPED = 0.03  # share of the first step's signs; fp16 flips less than 0.1 % on the small CLIP
-MIN_ACCURACY = 0.75  # of the known accuracy, on a few images
-# Encoded to time the image tower of a CPU, whose cost is proportional; 64 take seconds
+TEST_IMAGES = 48  # number of images on which zero-shot accuracy is measured
+# Largest share of the first step's signs that fp16 may flip. It flips less than 0.1 % on the small
+# CLIP.
+MAX_FLIPPED = 0.03
+MIN_ACCURACY = 0.75  # least share of the known accuracy that a few images may reach
+# Number of views that are encoded to time the image tower on a CPU, where time is proportional to
+# it. 64 would take seconds.
 VIEWS_ON_CPU = 8
 STORE_FEATURES = "set CACHE.DIR FOLDER, which keeps view features for every later run"
 ADVICE = {
@@ -71,16 +72,16 @@ GPU_ADVICE = {
 
 @dataclass(frozen=True)
 class PlannedRuns:
-    """The runs of SoC that the machine is checked for.
+    """The runs of SoC for which the machine is checked.
 
     Attributes:
         backbone: Name of the backbone, as in MODEL.BACKBONE.NAME.
         root: Folder of the data sets; None = there are none.
-        cache: CACHE.DIR of the runs; None = they have none.
-        device: DEVICE.
-        workers: DATALOADER.NUM_WORKERS, a number or auto.
+        cache: Folder of cached view features, CACHE.DIR; None = there is none.
+        device: Device of the runs, as in DEVICE.
+        workers: Number of threads, as in DATALOADER.NUM_WORKERS, or auto.
         classes: Number of classes to adapt with.
-        opts: Settings of the runs, as KEY VALUE.
+        opts: Further settings of the runs, as KEY VALUE pairs.
     """
 
     backbone: str
@@ -96,10 +97,10 @@ class Check(NamedTuple):
     """One row of the table.
 
     Attributes:
-        what: What was checked.
-        found: What was found, in words.
-        state: OK, NOTE or FAULT.
-        advice: What to do if it is not OK; "" otherwise.
+        what: Name of what was checked.
+        found: Result of the check, in words.
+        state: State of the check: OK, NOTE or FAULT.
+        advice: Advice if it is not OK; "" otherwise.
     """
 
     what: str
@@ -110,10 +111,11 @@ class Check(NamedTuple):
 
 @fixed_numerics()
 def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
-    """All checks for planned runs.
+    """Makes all checks for planned runs.
 
     Returns:
-        The checks; and the verdict, the bottleneck and the seconds per image of each part.
+        The checks; and a summary with the verdict, the bottleneck and the seconds per image of each
+        part.
     """
     name = runs.backbone
     device = pick_device(runs.device)
@@ -152,12 +154,12 @@ def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
 
 
 def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) -> list[Check]:
-    """Backbone, versions, GPU and processor.
+    """Checks backbone, versions, GPU and processor.
 
     Args:
         name: Name of the backbone.
         device: Device that runs would use.
-        facts: What `measuring.machine` returns.
+        facts: Description of the machine, as `measuring.machine` returns it.
     """
     versions = [f"{package} {version}" for package, version in facts["versions"].items()]
     gpu = gpu_name(device) or "none"
@@ -187,7 +189,7 @@ def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) ->
 
 
 def usable_dataset(name: str, root: Path | None) -> Dataset | None:
-    """A data set to measure zero-shot accuracy on; None if there is none.
+    """Finds a data set on which zero-shot accuracy can be measured; None if there is none.
 
     Args:
         name: Name of the backbone. The small CLIP is measured on the data that it was trained for.
@@ -205,14 +207,14 @@ def usable_dataset(name: str, root: Path | None) -> Dataset | None:
 
 
 def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> Check:
-    """A check that is as it should be unless `bad`; then it has a state and an advice.
+    """Returns a check that is OK, or has a state and an advice if `bad`.
 
     Args:
         bad: Whether something is not as it should be.
-        what: What was checked.
-        found: What was found, in words.
-        advice: What to do if `bad`.
-        state: State of the check if `bad`, NOTE or FAULT.
+        what: Name of what was checked.
+        found: Result of the check, in words.
+        advice: Advice if `bad`.
+        state: State of the check if `bad`: NOTE or FAULT.
     """
     if bad:
         return Check(what, found, state, advice)
@@ -228,7 +230,7 @@ def precision(
     flipped signs. It is checked on a GPU, and for the small CLIP on a CPU too.
 
     Args:
-        backbone: The CLIP.
+        backbone: The model.
         name: Name of the backbone.
         classnames: Names of the classes to adapt with.
         images: Images to adapt to.
@@ -256,10 +258,10 @@ def precision(
 
 
 def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
-    """Accuracy on a few images compared with the known accuracy on the whole set.
+    """Checks the accuracy on a few images against the known accuracy on the whole set.
 
     Args:
-        backbone: The CLIP.
+        backbone: The model.
         name: Name of the backbone, to find the published accuracy.
         dataset: Data set whose test images are used; None = there is none.
     """
@@ -285,14 +287,14 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
 
 
 def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
-    """Seconds per image of each part on its own: on one core, or on the GPU.
+    """Measures seconds per image of each part of a run by itself: on one core, or on the GPU.
 
     On a GPU the image tower is timed as in a run, with as many images and with their upload: a
     batch that does not fill it would look slower. A CPU encodes image by image, in pieces.
 
     Args:
         method: Method of the planned runs.
-        image: A decoded one, whose size is that of the data set's images.
+        image: A decoded image, whose size is that of the data set's images.
     """
     cfg = method.cfg
     backbone = method.clip.backbone
@@ -337,9 +339,9 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
 def stages(
     seconds: Mapping[str, float], threads: int, gpu: bool, cached: bool,
 ) -> list[dict[str, float]]:
-    """Seconds per image of the parts that a run needs, in groups that run at the same time.
+    """Groups the seconds per image of the parts that a run needs: groups run at the same time.
 
-    Threads prepare images while a GPU works; on a CPU everything shares the cores.
+    Threads prepare images while a GPU computes; on a CPU everything shares the cores.
 
     Args:
         seconds: Seconds per image of each part on its own.
