@@ -100,7 +100,7 @@ class Dataset:
         """
         self.root = Path(root).expanduser()
         self.corruption = corruption
-        self.severity = severity  # of the test images
+        self.severity = severity
         self.image_dir = self.root  # paths in few-shot lists are relative to it
 
     @classmethod

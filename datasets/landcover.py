@@ -102,7 +102,7 @@ class LandCover(Dataset):
 
 @DATASET_REGISTRY.register()
 class LandCoverShift(LandCover):
-    """The same classes, for testing only: rotated, mixed with other tiles, with colour casts, haze,
+    """LandCover's classes, for testing only: rotated, mixed with others, with colour casts, haze,
     noise or blur."""
 
     folder = "landcover_shift"

@@ -115,7 +115,7 @@ def draw(classname: str, rng: Generator) -> Array:
     return np.clip(pixels, 0, 1)
 
 
-def towards(image: Array, colour: Colour, weight: Array | float) -> Array:
+def blend(image: Array, colour: Colour, weight: Array | float) -> Array:
     """Mixes an image with a colour or another image.
 
     Args:
@@ -131,7 +131,7 @@ def to_bytes(image: Array) -> Array:
     return (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
 
 
-def under(condition: str, image: Array, rng: Generator, strength: float) -> Array:
+def apply_condition(condition: str, image: Array, rng: Generator, strength: float) -> Array:
     """Returns a tile under a condition of weather, season, light or sensor.
 
     Args:
@@ -148,7 +148,7 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
     match condition:
         case "hazy":
             veil = 0.7 * strength * (0.75 + 0.4 * (fractal_noise(rng, SIZE, 2, 2)[..., None] - 0.5))
-            result = towards(image, (0.80, 0.82, 0.84), veil)
+            result = blend(image, (0.80, 0.82, 0.84), veil)
         case "dusk":
             dark = image * (1 - 0.75 * strength) * np.array([1.08, 0.92, 1.0])
             result = dark + 0.05 * strength * np.array([0.5, 0.3, 0.7])
@@ -162,26 +162,26 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
             # False colour: infrared, which plants reflect, is red, red is green, green is blue.
             near_infrared = np.clip(0.9 * green + 3.0 * (green - 0.5 * red - 0.5 * blue), 0, 1)
             false_colour = np.concatenate([near_infrared, red * 0.85, green * 0.85], -1)
-            result = towards(image, false_colour, min(1.0, 0.4 + 0.6 * strength))
+            result = blend(image, false_colour, min(1.0, 0.4 + 0.6 * strength))
         case "cloudy":
             noise = fractal_noise(rng, SIZE, 3, 4)
             cover = smooth(noise, 0.75 - 0.35 * strength, 0.95 - 0.25 * strength)[..., None]
             shade = np.roll(cover, (6, -5), axis=(0, 1))
-            result = towards(image * (1 - 0.35 * shade), (0.95, 0.95, 0.96), 0.95 * cover)
+            result = blend(image * (1 - 0.35 * shade), (0.95, 0.95, 0.96), 0.95 * cover)
         case "dry":  # green turns to straw
             straw = light * np.array([1.35, 1.10, 0.72]) + 0.05
             greenness = np.clip(6 * (green - np.maximum(red, blue)) + 0.35, 0, 1)
-            result = towards(image, straw, greenness * strength)
+            result = blend(image, straw, greenness * strength)
         case "snowy":
             # Flat, light ground is covered most; dark crowns, walls and water stay half bare.
             rough = 0.5 * (fractal_noise(rng, SIZE, 8, 3)[..., None] - 0.5)
             cover = 0.25 + 0.6 * smooth(light + rough, 0.45 - 0.3 * strength, 0.55)
-            result = towards(image, (0.93, 0.95, 0.98), cover * min(1.0, 0.2 + 0.8 * strength))
+            result = blend(image, (0.93, 0.95, 0.98), cover * min(1.0, 0.2 + 0.8 * strength))
         case "faded":
-            pale = towards(image, light, 0.5 * strength)
-            result = towards(pale, (0.78, 0.76, 0.70), 0.55 * strength)
+            pale = blend(image, light, 0.5 * strength)
+            result = blend(pale, (0.78, 0.76, 0.70), 0.55 * strength)
         case "grey":
-            result = towards(image, light * np.ones(3), min(1.0, 0.5 + 0.5 * strength))
+            result = blend(image, light * np.ones(3), min(1.0, 0.5 + 0.5 * strength))
     return np.clip(result, 0, 1)
 
 
@@ -211,13 +211,13 @@ def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
         strength: Share of the other tile, from 0 for little to 1 for much.
     """
     if rng.random() >= 0.5:
-        return towards(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
+        return blend(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
     y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
     angle = rng.uniform(0, 2 * np.pi)
     side = (x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)
     side = side + 0.2 * (fractal_noise(rng, SIZE, 4) - 0.5)
     cover = smooth(side, 0.30 - 0.22 * strength, 0.34 - 0.22 * strength)
-    return towards(image, other, cover[..., None])
+    return blend(image, other, cover[..., None])
 
 
 def tile(split: str, classname: str, number: int) -> Array:
@@ -234,7 +234,7 @@ def tile(split: str, classname: str, number: int) -> Array:
     rng = tile_rng("landcover", split, classname, number)
     image = draw(classname, rng)
     if rng.random() >= CLEAR_SHARE:
-        image = under(str(rng.choice(CONDITIONS[1:])), image, rng, rng.uniform(0.4, 1.0))
+        image = apply_condition(str(rng.choice(CONDITIONS[1:])), image, rng, rng.uniform(0.4, 1.0))
     return to_bytes(image)
 
 
@@ -266,7 +266,7 @@ def shifted_tile(split: str, classname: str, number: int) -> Array:
         image = image * gain + offset
     for condition in rng.choice(["hazy", "noisy", "blurry"], 2, replace=False):
         if rng.random() < 0.4:
-            image = under(str(condition), image, rng, rng.uniform(0.4, 0.8))
+            image = apply_condition(str(condition), image, rng, rng.uniform(0.4, 0.8))
     return to_bytes(image)
 
 
@@ -369,7 +369,7 @@ def fractal_noise(
     return (total - total.min()) / (total.max() - total.min())
 
 
-def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
+def board_points(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
     """Returns board coordinates of points that are given along and across a direction.
 
     Args:
@@ -399,7 +399,7 @@ def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
         The coordinates x and y, (4, 2).
     """
     corners = np.array(((1, 1), (1, -1), (-1, -1), (-1, 1)))
-    return turned(corners * (length / 2, width / 2), angle, centre)
+    return board_points(corners * (length / 2, width / 2), angle, centre)
 
 
 class Board:
@@ -444,7 +444,7 @@ class Board:
         return np.clip(varied, 0, 1).astype(np.float32)
 
     def noise(self, cells: float, octaves: int = 3) -> np.ndarray:
-        """Fractal noise over the board, from 0 to 1; see `fractal_noise`."""
+        """Draws fractal noise over the board, from 0 to 1; see `fractal_noise`."""
         return fractal_noise(self.rng, BOARD, cells, octaves)
 
     def axes(
@@ -674,7 +674,7 @@ class Land(Board):
         lane = spacing * self.uniform(1.0, 1.6)
         i, j = np.meshgrid(np.arange(-14, 15), np.arange(-14, 15))
         grid = np.stack([i * spacing + self.uniform(0, spacing), j * lane], -1)
-        points = turned(grid.reshape(-1, 2), angle)
+        points = board_points(grid.reshape(-1, 2), angle)
         points = points + self.rng.normal(0, 0.7, points.shape)
         is_near = np.abs(points - BOARD / 2).max(1) < BOARD / 2 + 8
         is_planted = self.rng.random(len(points)) > 0.05
@@ -806,7 +806,7 @@ class Land(Board):
             for side in (-1, 1):
                 for along_street in places:
                     grid.append((along_street, row + side * (8 + house * 0.4)))
-        centres = turned(grid, angle) + self.rng.normal(0, 0.6, (len(grid), 2))
+        centres = board_points(grid, angle) + self.rng.normal(0, 0.6, (len(grid), 2))
         centres = centres[self.rng.random(len(grid)) > 0.12]
         lengths = self.rng.uniform(0.68, 0.88, len(centres)) * house
         widths = self.rng.uniform(0.5, 0.7, len(centres)) * house
@@ -814,7 +814,7 @@ class Land(Board):
         lit_halves = []
         for centre, length, width in zip(centres, lengths, widths, strict=True):
             roofs.append(box(centre, length, width, angle))
-            middle = turned((0, width / 4), angle, centre)
+            middle = board_points((0, width / 4), angle, centre)
             lit_halves.append(box(middle, length, width / 2, angle))
         self.stand(self.mask("polygon", roofs), self.colour(*ROOF), 3)
         for first in range(3):  # two houses in five have roofs of another colour
@@ -832,7 +832,7 @@ class Land(Board):
                 position = np.array([i * size * 1.1, j * size]) + self.rng.normal(0, 4, 2)
                 length = size * self.uniform(0.6, 0.95)
                 width = size * self.uniform(0.45, 0.8)
-                self.hall(turned(position, angle), length, width, angle)
+                self.hall(board_points(position, angle), length, width, angle)
         if self.chance(0.5):
             corner = self.rng.uniform(15, BOARD - 15, (1, 2))
             tanks = corner + np.array([[0, 0], [11, 0], [0, 11], [11, 11]])
@@ -858,9 +858,9 @@ class Land(Board):
         lines = smooth(np.abs((along + stall / 2) % stall - stall / 2), 0.8, 0.3)
         marks = lines * (from_row < bay * 0.32)
         self.paint(marks, (0.85, 0.85, 0.83), 0.6)
-        self.cars(self.rng.permutation(turned(points, angle)), angle + np.pi / 2, bay * 0.25)
+        self.cars(self.rng.permutation(board_points(points, angle)), angle + np.pi / 2, bay * 0.25)
         if self.chance(0.35):
-            self.hall(turned((0, 75), angle), 150, 60, angle)
+            self.hall(board_points((0, 75), angle), 150, 60, angle)
         if self.chance(0.4):
             self.grove(4, 10, 2, 3.5, *LEAF)
 
@@ -881,12 +881,12 @@ class Land(Board):
         if self.chance(0.65):
             self.paint(smooth(across, position + 34, position + 35), self.colour(*CONCRETE))
             for spot in np.arange(-70, 80, 30) + self.uniform(0, 20):
-                centre = turned((spot, position + 50), angle)
+                centre = board_points((spot, position + 50), angle)
                 size = self.uniform(21, 27)
                 course = angle - np.pi / 2
                 outlines = []
                 for part in (FUSELAGE, WINGS, TAIL):
-                    outlines.append(turned(size * np.array(part), course, centre))
+                    outlines.append(board_points(size * np.array(part), course, centre))
                 self.stand(self.mask("polygon", outlines), (0.95, 0.95, 0.96), 2.5)
         else:
             taxiway = self.colour(*ASPHALT, *CONCRETE[:2])
@@ -924,7 +924,7 @@ class Land(Board):
         sides = self.rng.choice([-1.5, -0.6, 0.6, 1.5], len(places)) * lane
         offset = float(np.mean(middle - curve))
         points = np.stack([places, bend * (places / (BOARD / 2)) ** 2 + offset + sides], 1)
-        self.cars(turned(points, angle), angle, 5)
+        self.cars(board_points(points, angle), angle, 5)
 
     def railway(self) -> None:
         """Ballast with sleepers and pairs of rails, one to five tracks, sometimes a train."""
@@ -994,7 +994,7 @@ class Land(Board):
         self.paint(water, self.colour(*WATER, *MURKY, DEEP[0]))
         self.ripples(water, 0.03)
         if self.chance(0.4):
-            centre = turned((self.uniform(-45, 45), position), angle)
+            centre = board_points((self.uniform(-45, 45), position), angle)
             barge = self.boxes([centre], self.uniform(20, 32), width * 0.35, angle)
             colour = self.colour((0.55, 0.30, 0.22), (0.30, 0.30, 0.33), (0.80, 0.79, 0.75))
             self.paint(barge, colour)
@@ -1026,7 +1026,7 @@ class Land(Board):
             course = self.rng.uniform(0, 2 * np.pi, 1)
             length = self.uniform(9, 16)
             waves = [((-0.5, 0), (-2.7, side)) for side in (-0.7, 0, 0.7)]
-            wake = length * turned(waves, course[0], 0)
+            wake = length * board_points(waves, course[0], 0)
             foam = self.mask("line", position + wake, width=2, joint="curve")
             self.paint(foam, (0.9, 0.94, 0.96), 0.6)
             self.vessels(position, course, length)
@@ -1042,8 +1042,8 @@ class Land(Board):
         hulls = []
         cabins = []
         for centre, angle in zip(centres, angles, strict=True):
-            hulls.append(centre + length * turned(HULL, angle, 0))
-            aft = turned((-0.1 * length, 0), angle, centre)
+            hulls.append(centre + length * board_points(HULL, angle, 0))
+            aft = board_points((-0.1 * length, 0), angle, centre)
             cabins.append(box(aft, length * 0.4, length * 0.16, angle))
         self.paint(self.mask("polygon", hulls), (0.94, 0.94, 0.94))
         self.paint(self.mask("polygon", hulls[::5]), self.colour(*CAR))
@@ -1058,20 +1058,20 @@ class Land(Board):
         self.paint(smooth(across, shore + 0.5, shore - 0.5), self.colour(*CONCRETE))
         for position in np.arange(-80, 80, 34) + self.uniform(0, 20):
             if self.chance(0.5):
-                self.hall(turned((position, shore - 16), angle), 26, 16, angle)
+                self.hall(board_points((position, shore - 16), angle), 26, 16, angle)
             else:
                 stack = []
                 for column in range(5):
                     for row in range(2):
                         container = (position + 4.5 * column, shore - 8 - 9 * row)
-                        stack.append(turned(container, angle))
+                        stack.append(board_points(container, angle))
                 for first in range(3):
                     self.paint(self.boxes(stack[first::3], 3.5, 8, angle), self.colour(*CONTAINER))
         berth = self.uniform(26, 36)
         reach = self.uniform(50, 85)
         length = self.uniform(9, 13)
         piers = np.arange(-90, 90, berth) + self.uniform(0, berth)
-        lines = [turned(((pier, shore), (pier, shore + reach)), angle) for pier in piers]
+        lines = [board_points(((pier, shore), (pier, shore + reach)), angle) for pier in piers]
         planks = self.mask("line", lines, width=3)
         self.paint(planks, self.colour((0.72, 0.70, 0.66), (0.60, 0.53, 0.45)))
         berths = []  # across the piers, along them, side of the pier
@@ -1082,7 +1082,7 @@ class Land(Board):
         moored = np.array(berths)
         moored = moored[self.rng.random(len(moored)) < 0.7]
         courses = np.where(moored[:, 2] < 0, angle + np.pi, angle)
-        self.vessels(turned(moored[:, :2], angle), courses, length)
+        self.vessels(board_points(moored[:, :2], angle), courses, length)
 
     def beach(self) -> None:
         """Sand between surf and green land, with parasols; shallow water turns deep."""
@@ -1113,7 +1113,7 @@ class Land(Board):
         """Crown beside crown with dark gaps, sometimes a clearing."""
         self.rgb[:] = self.colour(*CROWN)
         cell = self.uniform(5, 13)
-        side = int(np.sqrt(int((BOARD / cell + 2) ** 2)))  # of a grid of trees
+        side = int(np.sqrt(int((BOARD / cell + 2) ** 2)))  # trees along each side of the grid
         grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1) * cell - cell / 2
         trees = grid + self.rng.uniform(-0.45, 0.45, grid.shape) * cell
         column = ((self.x + cell) / cell).astype(int).clip(0, side - 1)

@@ -57,15 +57,16 @@ MIN_ACCURACY = 0.75  # least share of the known accuracy that a few images may r
 # Number of views that are encoded to time the image tower on a CPU, where time is proportional to
 # it. 64 would take seconds.
 VIEWS_ON_CPU = 8
-STORE_FEATURES = "set CACHE.DIR FOLDER, which keeps view features for every later run"
+# Advice for the slowest part, on a CPU and on a GPU.
+CACHE_SETTING = "CACHE.DIR FOLDER, which keeps view features for every later run"
 ADVICE = {
-    VIEWS: f"set DATALOADER.NUM_WORKERS auto, and {STORE_FEATURES.removeprefix('set ')}",
-    TOWER: f"{STORE_FEATURES}; or use a GPU",
+    VIEWS: f"set DATALOADER.NUM_WORKERS auto, and {CACHE_SETTING}",
+    TOWER: f"set {CACHE_SETTING}; or use a GPU",
     EPISODE: "set TTA.JACOBIAN on where thousands of images follow; or a larger TTA.EPISODES",
 }
 GPU_ADVICE = {
-    VIEWS: f"give the process more cores, or {STORE_FEATURES}",
-    TOWER: STORE_FEATURES,
+    VIEWS: f"give the process more cores, or set {CACHE_SETTING}",
+    TOWER: f"set {CACHE_SETTING}",
     EPISODE: ADVICE[EPISODE],
 }
 
@@ -93,8 +94,8 @@ class PlannedRuns:
     opts: Sequence[str] = ()
 
 
-class Check(NamedTuple):
-    """One row of the table.
+class MachineCheck(NamedTuple):
+    """The result of a check, one row of the table.
 
     Attributes:
         what: Name of what was checked.
@@ -110,7 +111,7 @@ class Check(NamedTuple):
 
 
 @fixed_numerics()
-def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
+def diagnose(runs: PlannedRuns) -> tuple[list[MachineCheck], dict[str, object]]:
     """Makes all checks for planned runs.
 
     Returns:
@@ -145,7 +146,7 @@ def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
     slowest = max(slowest_group, key=lambda part: slowest_group[part])
     advice = GPU_ADVICE if is_gpu(device) else ADVICE
     for part, needed in seconds.items():
-        checks.append(unless(
+        checks.append(check_unless(
             part == slowest, f"speed: {part}", f"{1000 * needed:.3g} ms per image", advice[part]))
     per_second = 1 / sum(slowest_group.values())
     verdict = (f"{slowest} is the bottleneck, about {per_second:.3g} images per second: "
@@ -153,7 +154,7 @@ def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
     return checks, {"verdict": verdict, "bottleneck": slowest, "seconds_per_image": seconds}
 
 
-def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) -> list[Check]:
+def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) -> list[MachineCheck]:
     """Checks backbone, versions, GPU and processor.
 
     Args:
@@ -166,20 +167,20 @@ def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) ->
     load = facts["load"] or 0  # None where the system does not count it
     is_busy = load > facts["cores"] / 2
     return [
-        unless(
+        check_unless(
             name == SMALL,
             "backbone",
             name,
             "many times as fast as a real CLIP: try --backbone ViT-B/16",
         ),
-        Check("versions", ", ".join(versions)),
-        unless(
+        MachineCheck("versions", ", ".join(versions)),
+        check_unless(
             gpu == "none",
             "GPU",
             f"{gpu}; CUDA of torch: {torch.version.cuda or 'none'}",
             "if there is one: check its driver (nvidia-smi) and torch",
         ),
-        unless(
+        check_unless(
             is_busy,
             "processor",
             f"{facts['processor']}, {facts['cores']} cores for this process, load {facts['load']}",
@@ -206,7 +207,7 @@ def usable_dataset(name: str, root: Path | None) -> Dataset | None:
     return None
 
 
-def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> Check:
+def check_unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> MachineCheck:
     """Returns a check that is OK, or has a state and an advice if `bad`.
 
     Args:
@@ -217,13 +218,13 @@ def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> 
         state: State of the check if `bad`: NOTE or FAULT.
     """
     if bad:
-        return Check(what, found, state, advice)
-    return Check(what, found)
+        return MachineCheck(what, found, state, advice)
+    return MachineCheck(what, found)
 
 
 def precision(
     backbone: Backbone, name: str, classnames: Sequence[str], images: Sequence[Image.Image],
-) -> Check:
+) -> MachineCheck:
     """Checks whether TPT's first step is the same in fp16 as in fp32.
 
     AdamW's first step is the learning rate times the gradient's sign, so wrong gradients show as
@@ -237,7 +238,7 @@ def precision(
     """
     what = f"precision on {backbone.device}"
     if not is_gpu(backbone.device) and name != SMALL:
-        return Check(what, "fp32, the default on a CPU")
+        return MachineCheck(what, "fp32, the default on a CPU")
     step = 0.005
     contexts = []
     for setting in ("fp32", "fp16"):
@@ -248,7 +249,7 @@ def precision(
     full, half = contexts
     same = (full - half).abs() < step
     flipped = 1 - same.float().mean().item()  # NaN counts as flipped
-    return unless(
+    return check_unless(
         flipped > MAX_FLIPPED,
         what,
         f"fp16 flips {flipped:.2%} of the first step's signs",
@@ -257,7 +258,7 @@ def precision(
     )
 
 
-def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
+def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> MachineCheck:
     """Checks the accuracy on a few images against the known accuracy on the whole set.
 
     Args:
@@ -266,8 +267,8 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
         dataset: Data set whose test images are used; None = there is none.
     """
     if dataset is None:
-        return Check("zero-shot accuracy", "no data to measure it on", NOTE,
-                     f"--root DATA; {tool('check-data')}")
+        return MachineCheck("zero-shot accuracy", "no data to measure it on", NOTE,
+                            f"--root DATA; {tool('check-data')}")
     # Evenly spaced, because test sets list class after class.
     interval = max(1, len(dataset.test) // TEST_IMAGES)
     chosen = dataset.test[::interval][:TEST_IMAGES]
@@ -282,7 +283,7 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
         is_low = accuracy < MIN_ACCURACY * float(known.value) / 100
     else:
         is_low = accuracy <= 1.5 / len(dataset.classnames)
-    return unless(is_low, f"zero-shot on {type(dataset).__name__}", text,
+    return check_unless(is_low, f"zero-shot on {type(dataset).__name__}", text,
                   f"are these the right weights and class names? {tool('check-data')}", FAULT)
 
 

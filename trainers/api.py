@@ -187,7 +187,13 @@ def adapt(
 
 
 def build_method(cfg: CfgNode, model: CLIP | Backbone, classnames: Sequence[str]) -> BaseTrainer:
-    """Builds the trainer that `cfg.TRAINER.NAME` names, for a model and classes in memory."""
+    """Builds the trainer that `cfg.TRAINER.NAME` names, for a model and classes in memory.
+
+    Args:
+        cfg: All settings.
+        model: The model that `load_clip` returned, or a Backbone.
+        classnames: Names of the K classes, in order.
+    """
     method = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
     return method(cfg, model=LoadedModel(as_backbone(model), classnames))
 

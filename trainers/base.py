@@ -477,7 +477,7 @@ class BaseTrainer:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
         }
-        results = run_dir.finish(results, self.cfg.dump())  # with the hashes of the files
+        results = run_dir.finish(results, self.cfg.dump())  # it adds the hashes of the files
         write_final(run_dir.path, run_dir.record, results)
         return results
 

@@ -267,7 +267,7 @@ def semantic_separation(text: Tensor) -> Tensor:
 
 
 def balance(loss: Tensor, penalty: Tensor) -> Tensor:
-    """SoC's weight |L_TPT| / |L_Huber|: the regulariser becomes λ times as large as the loss.
+    """Computes SoC's weight |L_TPT| / |L_Huber|: with it the regulariser is λ times the loss.
 
     It is a constant of the step: no gradient flows through it.
 

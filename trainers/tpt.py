@@ -404,7 +404,7 @@ class PenaltyValue(NamedTuple):
     """A penalty and its gradient at given text features."""
 
     value: Tensor  # () for shared features (K, d), (B,) for (B, K, d)
-    gradient: Tensor  # of the shape of the features
+    gradient: Tensor  # the same shape as the features
 
 
 class Term:

@@ -108,7 +108,8 @@ def run_tool(main: Callable[[], int | None]) -> NoReturn:
     )
     status = outcome(main)
     sys.stdout.flush()  # Dassl replaces it
-    if output.lost and not isinstance(output.lost, BrokenPipeError):  # which `| head` causes
+    # `| head` causes a BrokenPipeError, which is no fault.
+    if output.lost and not isinstance(output.lost, BrokenPipeError):
         reason = output.lost.strerror
         print(f"error: cannot write the output: {reason}; finished work is kept", file=sys.stderr)
         status = status or 2

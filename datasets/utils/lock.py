@@ -20,7 +20,8 @@ from .files import read_json
 logger = logging.getLogger(__name__)
 
 TOUCH_SECONDS = 10.0  # between two touches of the file
-# Seconds without a touch after which an owner on another machine is taken to be dead.
+# Seconds without a touch after which an owner on another machine is taken to be dead. It is the
+# time of twelve touches, so that a slow disk is not mistaken for a dead owner.
 SILENCE = 120.0
 RETRY_SECONDS = 0.2  # between attempts of a process that waits
 # On Windows `os.kill(pid, 0)` is not a question: it sends Ctrl-C.
@@ -40,7 +41,7 @@ class OwnedLock:
     often mounted without, it cannot name the owner, and it leaves its file in the data root.
     """
 
-    remedy = "choose another folder"  # for a process that finds the lock taken
+    remedy = "choose another folder"  # advice to a process that finds the lock taken
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -62,6 +62,7 @@ def draw_crops(
     # Every crop has as many attempts as the last one may need, of which the first that fits is
     # used. Arrays have the shape (count, ATTEMPTS).
     area = width * height * rng.uniform(*SCALE, (count, ATTEMPTS))
+    # Uniform in the logarithm, so that a ratio and its inverse are equally likely.
     lowest, highest = np.log(RATIO)
     ratio = np.exp(rng.uniform(lowest, highest, (count, ATTEMPTS)))
     widths = np.sqrt(area * ratio).round().astype(int)

@@ -23,7 +23,7 @@ njit: Any = numba.njit  # its own type hints refuse numpy's integers
 COLOURS = 3
 LEVELS = 256
 BITS = 22  # bits of the fraction of a resizing weight
-HALF = np.int32(1 << BITS - 1)  # added before the fraction is cut off, which rounds
+HALF = np.int32(1 << (BITS - 1))  # added before the fraction is cut off, which rounds
 BLACK = np.int32(0)
 WHITE = np.int32(LEVELS - 1)
 STEP = 32  # pixels that one step of a vectorised loop takes; lines are padded to whole steps
@@ -48,7 +48,7 @@ TRANSLATE_Y = 8
 CHANGES_LEVELS = 1
 TRANSLATES = 2
 WARPS = 3
-KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # of the operations 0 to 8
+KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # kinds of the operations 0 to 8
 # Chains by the kinds of their operations, in the order in which they are added: float32 sums depend
 # on the order. 31 is a chain that warps and then changes levels.
 SUM_ORDER = (
@@ -65,7 +65,8 @@ SUM_ORDER = (
     (331,),
     (333,),
 )
-POSITIONS = np.zeros(334, np.int64)  # in SUM_ORDER; 0 for chains that move no pixel
+# The position of each kind of chain in SUM_ORDER; 0 for chains that move no pixel.
+POSITIONS = np.zeros(334, np.int64)
 for position, kinds_of_position in enumerate(SUM_ORDER):
     POSITIONS[list(kinds_of_position)] = position
 MOST_DEGREES = 30

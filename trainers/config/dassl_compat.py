@@ -264,6 +264,11 @@ def refuse_other_trainers(name: str) -> None:
 
 
 def describe(name: str, settings: dict[str, object]) -> str:
-    """The log line about a file that stands for settings."""
+    """Returns the log line about a file that stands for settings.
+
+    Args:
+        name: The name of the file, as the user gave it.
+        settings: The settings by their full keys.
+    """
     pairs = [f"{key} {value}" for key, value in settings.items()]
     return f"{name} is not here; by CoOp's naming it stands for {', '.join(pairs)}"

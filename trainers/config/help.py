@@ -96,10 +96,12 @@ def markdown_table(rows: Iterable[Setting]) -> list[str]:
     """Returns the lines of a README's table of settings."""
     lines = ["| key | default | meaning | allowed values |", "|---|---|---|---|"]
     for row in rows:
-        cells = [f"`{row.key}`", f"`{row.default}`" if row.default != "" else "empty", row.help,
-                 row.allowed_words]
+        default = "empty"
+        if row.default != "":
+            default = f"`{row.default}`"
         if row.auto:
-            cells[1] += f": {row.auto}"
+            default += f": {row.auto}"
+        cells = [f"`{row.key}`", default, row.help, row.allowed_words]
         escaped = [cell.replace("|", "\\|") for cell in cells]
         lines.append(f"| {' | '.join(escaped)} |")
     return lines

@@ -111,7 +111,7 @@ def merge_layers(
     notes = merge(values, lower, method.trained)
     baseline = dict(values)  # before the user's layers: what tags, labels and records compare with
     notes += merge(values, upper, method.trained)
-    if values["TRAINER.NAME"] != name:  # in another spelling
+    if values["TRAINER.NAME"] != name:  # it was given in another spelling
         notes.append(f"trainer {values['TRAINER.NAME']} is {name}")
         values["TRAINER.NAME"] = name
     _, pairs = upper[-1]
@@ -395,7 +395,9 @@ def is_ours(key: str, value: object, settings: Mapping[str, object]) -> bool:
 
 
 def probable_key(key: str, known: Iterable[str]) -> str:
-    """` Did you mean 'X'?` for a known key that is like this one, if possible one that ends alike.
+    """Suggests the known key that is most like an unknown one: ` Did you mean 'X'?`.
+
+    Keys with the same last part come first.
     """
     known = list(known)
     ending = key.upper().rpartition(".")[2]
@@ -425,7 +427,7 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
         with suppress(ValueError, OverflowError):
             value = kind(value)
     if kind is str and isinstance(value, bool):
-        value = "on" if value else "off"  # of a setting such as TTA.AUGMIX
+        value = "on" if value else "off"  # yaml reads `on` as a bool, such as for TTA.AUGMIX
     elif kind is str and value is None:
         value = ""
     elif kind is str and (isinstance(value, str) or not isinstance(value, Collection)):

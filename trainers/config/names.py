@@ -104,9 +104,13 @@ def run_path(cfg: CfgNode) -> Path:
 
 
 def event_folder(run_dir: Path, trainer: str) -> Path:
-    """The folder of TensorBoard's events about a run's own predictions.
+    """Returns the folder of TensorBoard's events about a run's own predictions.
 
-    Those of ZeroShot are the zero-shot ones.
+    The predictions of ZeroShot are the zero-shot ones.
+
+    Args:
+        run_dir: The folder of the run.
+        trainer: Name of the method.
     """
     if method_info(trainer).zero_shot:
         return zero_shot_event_folder(run_dir)

@@ -13,9 +13,9 @@ from ...datasets.utils.registry import Registry
 from ...datasets.utils.source import is_plugin
 from .setting import Setting
 
-PACKAGE = __name__.removesuffix(".config.registry")  # of the trainers
+PACKAGE = __name__.removesuffix(".config.registry")  # the package of the trainers
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parents[1], PACKAGE)
-SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that state none
+SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # colours of methods that state none
 ZERO_SHOT = "ZeroShot"  # the trainer that is CLIP without adaptation; others are compared with it
 BASE = "BaseTrainer"  # all methods are derived from it; its hooks for settings do nothing
 LAST = 1000  # display order of methods that state none

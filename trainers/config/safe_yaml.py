@@ -105,7 +105,7 @@ def read_yaml(path: Path) -> dict:
 
 
 def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The values of nested dicts by their full names.
+    """Yields the values of nested dicts by their full names.
 
     Args:
         tree: Nested dicts such as {"TTA": {"STEPS": 1}}.

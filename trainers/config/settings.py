@@ -90,7 +90,7 @@ def declared_setting(key: str) -> Setting | None:
 
 
 def rows_of(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
-    """The row of each setting of a config.
+    """Returns the row of each setting of a config.
 
     Args:
         settings: The settings by their full keys.
@@ -381,9 +381,13 @@ def retag(cfg: CfgNode, resolved: Resolved, trains: bool = True) -> CfgNode:
 
 
 def setting_words(key: str, value: object) -> str:
-    """A setting as a row, a title or a legend states it: `λ 10`, `2 steps`, `never reset`.
+    """Returns the words for a setting in a row, a title or a legend: `λ 10`, `2 steps`.
 
     Two settings or values never have the same words.
+
+    Args:
+        key: The full key of the setting.
+        value: The value.
     """
     show = find_setting(key).show
     if callable(show):

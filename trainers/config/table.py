@@ -56,7 +56,7 @@ def needs_own_images(settings: Settings, method: MethodInfo) -> str:
 
 
 def takes_option(settings: Settings, option: str) -> bool:
-    """Whether the reader of the data set takes an option, such as columns of a table."""
+    """Whether the reader of the data set takes an option, such as `columns`."""
     name = str(settings.get("DATASET.NAME"))
     return name in DATASET_REGISTRY and option in DATASET_REGISTRY.get(name).options
 

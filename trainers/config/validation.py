@@ -39,7 +39,13 @@ def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
 
 
 def require_one_of(cfg: CfgNode, key: str, *choices: str) -> None:
-    """Refuses a value of a setting that is none of the choices."""
+    """Refuses a value of a setting that is none of the choices.
+
+    Args:
+        cfg: All settings.
+        key: The full key of the setting.
+        choices: The allowed values.
+    """
     require(cfg, dict(flatten(cfg))[key] in choices, key, f"one of {', '.join(choices)}")
 
 
@@ -52,7 +58,12 @@ def require_kept_views(cfg: CfgNode) -> None:
 
 
 def validate(cfg: CfgNode, method: MethodInfo) -> None:
-    """Refuses settings that cannot work together, with one line about values that would."""
+    """Refuses settings that cannot work together, with one line about values that would.
+
+    Args:
+        cfg: All settings.
+        method: The method of the run.
+    """
     if cfg.DATASET.NAME:  # `adapt` works on tensors and needs no data set
         dataset = DATASET_REGISTRY.get(cfg.DATASET.NAME)
         if cfg.DATASET.CORRUPTION or not dataset.clean:

@@ -105,7 +105,12 @@ class BlockFiles:
         return block
 
     def add(self, number: int, block: Block) -> None:
-        """Adds images to a block's file. What another process has stored in the meantime stays."""
+        """Adds images to a block's file. Images of other processes in it stay.
+
+        Args:
+            number: Number of the block.
+            block: The images to add.
+        """
         if not block.rows:
             return
         digests = [np.frombuffer(self.content[index], np.uint8) for index in block.rows]
@@ -124,7 +129,7 @@ class BlockFiles:
             self.cache.write(block_name(number), **rows)
 
     def other_rows(self, block: Block, index: np.ndarray, digest: np.ndarray) -> list[int]:
-        """The rows of a file that are not of the block's images.
+        """Returns the rows of a file that are not of the block's images.
 
         Args:
             block: The images that will be stored.
@@ -296,7 +301,8 @@ class ViewStore:
             files.cache.reserve(numbers * self.dtype.itemsize, "view features")
 
         share = lacking[dist.rank :: dist.world]
-        pieces: list[Sequence[int]] = []  # of all blocks, so that the threads never wait for a file
+        # Pieces of all blocks together, so that the threads never wait for a file.
+        pieces: list[Sequence[int]] = []
         for indices in share:
             pieces += batched(indices, ENCODE_AT_ONCE)
         encoded = self.encode(pieces)

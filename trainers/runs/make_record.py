@@ -140,7 +140,7 @@ def make_record(facts: RunFacts) -> RunRecord:
 
 
 def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[str, Any]:
-    """Which images were predicted, known by their content.
+    """Returns the section `data`: the images, known by their content.
 
     Args:
         cfg: All settings.
@@ -167,7 +167,9 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
 def views_section(
     cfg: CfgNode, augmix_by_default: bool, num_views: int, changed: Mapping[str, object],
 ) -> dict[str, Any]:
-    """How views are made. AugMix does not change the plain view, so one view has no `augmix`.
+    """Returns the section `views`: how views are made.
+
+    AugMix does not change the plain view, so a single view has no `augmix`.
 
     The size of the views and their normalisation are the backbone's, which its weights fix, unless
     INPUT says otherwise.
@@ -189,7 +191,7 @@ def views_section(
 
 
 def model_section(cfg: CfgNode, weights: str, prompt: PromptFacts) -> dict[str, Any]:
-    """The weights and the prompt, both known by their content.
+    """Returns the section `model`: the weights and the prompt, both known by their content.
 
     Args:
         cfg: All settings.
@@ -215,7 +217,7 @@ def backbone_family(name: str) -> str:
 
 
 def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
-    """The prompt: what text features are made from.
+    """Returns the prompt in the section `model`: what text features are made from.
 
     Args:
         cfg: All settings.
@@ -235,7 +237,7 @@ def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
 def method_section(
     cfg: CfgNode, classes: Sequence[type], online: bool, training: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The method with its effective settings and its code.
+    """Returns the section `method`: the method with its effective settings and its code.
 
     Args:
         cfg: All settings.
@@ -305,7 +307,7 @@ def stream_section(cfg: CfgNode) -> dict[str, Any]:
 
 
 def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
-    """What a prompt that the run trains itself depends on besides the method's settings.
+    """Returns what a prompt that the run trains itself depends on besides the method's settings.
 
     Args:
         cfg: All settings.
@@ -317,7 +319,7 @@ def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
 
 
 def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> dict[str, Any]:
-    """How numbers are computed.
+    """Returns the section `numerics`: how numbers are computed.
 
     Whether the Jacobian is used is decided when the model is loaded, from counts and settings.
     Until then it is AUTO, which equals what a run has recorded.
@@ -344,7 +346,7 @@ def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> d
 
 
 def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, list[Any]]:
-    """The settings that differ from the defaults of the method on this data set.
+    """Returns the section `changed`: settings that differ from the method's defaults on this data.
 
     Settings of the data are left out, because the section `data` has them and they decide the
     column of a table, not the row. A learnt prompt is stated by `model.prompt.protocol`.
@@ -360,7 +362,7 @@ def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, l
 
 
 def names_section(cfg: CfgNode, data: EvalData, prompt: PromptFacts) -> dict[str, str]:
-    """The names of the method, the data set, the part of it, the backbone and the prompt in tables.
+    """Returns the section `names`: names of method, data set, its part, backbone, prompt in tables.
 
     Args:
         cfg: All settings.

@@ -263,7 +263,7 @@ class RunRecord:
         return self.renamed({}) == other.renamed({})
 
     def renamed(self, names: Mapping[str, str]) -> RunRecord:
-        """The same run under other names."""
+        """Returns the record of the same run with other names."""
         return replace(self, names=dict(names))
 
     @property

@@ -292,7 +292,8 @@ def augmix_default(dataset: str) -> str:
 
 @cache
 def defaults_of(trainer: str, dataset: str) -> Mapping[str, Any]:
-    """Every setting of a method on a data set by its full name, from the files in configs/."""
+    """Returns every setting of a method on a data set by its full key, from the files in configs/.
+    """
     settings = dict(default_settings(trainer, parse_run_name(dataset)[0]))
     if settings.get("TTA.AUGMIX") == "auto":
         settings["TTA.AUGMIX"] = augmix_default(dataset)
@@ -300,7 +301,7 @@ def defaults_of(trainer: str, dataset: str) -> Mapping[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any], trainer: str) -> dict[str, Any]:
-    """The settings in which the rows of a table may differ."""
+    """Returns the settings in which the rows of a table may differ."""
     branches = {method_key(branch_of(trainer)), "name", "regularisers", *added_terms(settings)}
     values = {}
     for key in effective_rows(settings, trainer):

@@ -51,7 +51,7 @@ BATCH_COLUMNS = {"seconds", "adapt_seconds", "peak_bytes", "bad_index", "bad_rea
 STATE = "state.npz"  # the state of an online method
 LISTING = "listing.json"  # the images of an unfinished run, to say what has changed
 RECORD_ID = "run"  # array in parts and states: the id of the record that they belong to
-TIED_FILES = ("predictions.npz", "config.yaml")  # whose hashes are in results.json
+TIED_FILES = ("predictions.npz", "config.yaml")  # files whose hashes are in results.json
 RUN_FILES = (FILE_NAME, "config.yaml", "log.txt", "predictions.npz", RESULTS_FILE)
 RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.npz")
 # What a run writes into `parts`, and files that writing leaves when a process is killed.
@@ -166,7 +166,7 @@ class RunDir:
             yield self
 
     def enter(self, stack: ExitStack, asked: AskedRun) -> None:
-        """In the main process: refuses, or locks the folder unless its run is finished.
+        """Refuses the folder, or locks it unless its run is finished. The main process calls it.
 
         Args:
             stack: The context that the run leaves at its end. It then releases the lock and removes
@@ -612,13 +612,13 @@ def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> 
     return FolderState(record=finished, results=results, is_run=True)
 
 
-def broken_tie(path: Path, results: Mapping[str, Any], beside: RunRecord | None) -> str:
+def broken_tie(path: Path, results: Mapping[str, Any], record_file: RunRecord | None) -> str:
     """Says which file of a finished run belongs to another run or was edited.
 
     Args:
         path: The folder of the run.
         results: The content of its results.json.
-        beside: The content of its record.json; None if that is missing or damaged.
+        record_file: The content of its record.json; None if that is missing or damaged.
 
     Returns:
         The file and the fault in words; "" if there is none.
@@ -627,9 +627,9 @@ def broken_tie(path: Path, results: Mapping[str, Any], beside: RunRecord | None)
         record = RunRecord.from_json(results.get("record"))
     except ValueError as error:
         return f"{RESULTS_FILE} cannot be used, because {error}"
-    if beside is None:
+    if record_file is None:
         return f"{FILE_NAME} is missing or damaged"
-    if not record.is_same_run(beside):
+    if not record.is_same_run(record_file):
         return f"{FILE_NAME} is not that of {RESULTS_FILE}"
     hashes = results.get("files")
     if not isinstance(hashes, dict):

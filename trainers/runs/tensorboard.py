@@ -39,7 +39,7 @@ from .record import RunRecord
 from .run_dir import Columns
 from .summary import result_table
 
-POINTS = 50  # of a curve, at most, besides those at the ends of parts
+POINTS = 50  # largest number of points of a curve, besides those at the ends of parts
 
 # Names of curves. TensorBoard sorts charts by name: these come before those of the losses, in this
 # order.
@@ -97,7 +97,12 @@ class RunningMetrics:
         return len(self.correct)
 
     def add(self, logits: np.ndarray, label: np.ndarray) -> None:
-        """Adds images, given by their logits (N, K) and their classes (N,)."""
+        """Adds images.
+
+        Args:
+            logits: Logits of N images, (N, K).
+            label: Classes of the images, (N,).
+        """
         confidence, correct = top_class(logits, label)
         self.confidence = np.append(self.confidence, confidence)
         self.correct = np.append(self.correct, correct)
@@ -217,6 +222,7 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
     with writing(folder), SummaryWriter(str(folder), purge_step=step) as writer:
         add_scalars(writer, final_scalars(results, ""), step)
         writer.add_text("results", f"```\n{result_table([results])}\n```", step)
+        # Not by `add_hparams`, which would write them into another folder, as another run.
         for summary in hparams_summaries(record, results["bins"]):
             writer._get_file_writer().add_summary(summary)
     if not method_info(trainer).zero_shot:

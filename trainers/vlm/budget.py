@@ -26,7 +26,7 @@ TOKENS_ON_CPU = 1024
 EPISODES_SHARE = 1 / 3
 # Limit of the activations that autograd saves in a text tower, in bytes.
 SAVED_BYTES = {"cpu": 4e9, "gpu": 8e9}
-VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
+VIEWS_AT_ONCE = 256  # number of views that fills a GPU and bounds its memory
 # On a CPU, numbers in the largest activation: from 32 MB on, malloc returns memory to the system
 # after every use and pages it in again, which costs a quarter of the time.
 CPU_NUMBERS_AT_ONCE = 5_000_000
@@ -152,7 +152,7 @@ def views_within_memory(backbone: Backbone) -> int:
     if is_gpu(backbone.device):
         return VIEWS_AT_ONCE
     views = max(1, CPU_NUMBERS_AT_ONCE // backbone.activations)
-    power_of_two = 1 << views.bit_length() - 1  # the largest one that is not above `views`
+    power_of_two = 1 << (views.bit_length() - 1)  # the largest one that is not above `views`
     return min(VIEWS_AT_ONCE, power_of_two)
 
 

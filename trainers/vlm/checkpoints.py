@@ -162,7 +162,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         return storage.as_strided(size, stride, offset).clone()
 
     def find_class(self, module: str, name: str) -> Any:
-        """A replacement, or a stand-in for any other name: nothing is ever imported."""
+        """Returns the replacement of a name, or a stand-in: nothing is ever imported."""
         return self.replacements.get((module, name), StandIn)
 
     def persistent_load(self, pid: Any) -> Tensor:
@@ -184,11 +184,11 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         self.stack[-1] = self.stack[-1](*args)
 
     def load_newobj(self) -> None:
-        """An object of any class becomes a stand-in."""
+        """Replaces an object of any class by a stand-in."""
         self.stack[-2:] = [StandIn()]  # class and arguments are the last two
 
     def load_build(self) -> None:
-        """State is stored with stand-ins and dropped elsewhere."""
+        """Stores state with stand-ins, and drops that of other objects."""
         state = self.stack.pop()
         if isinstance(self.stack[-1], StandIn):
             self.stack[-1].state = state
@@ -202,9 +202,13 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         self.set_items(self.pop_mark())
 
     def set_items(self, items: list[Any]) -> None:
-        """Keys and values in turn, for the dict on the stack; stand-ins drop them.
+        """Sets items of the dict on the stack; those of a stand-in are dropped.
 
-        Keys are text and numbers, because others, such as nested tuples, may take long to hash.
+        Only keys that are text or numbers are used: others, such as nested tuples, may take long to
+        hash.
+
+        Args:
+            items: Keys and values in turn.
         """
         target = self.stack[-1]
         for key, value in zip(items[::2], items[1::2], strict=True):
@@ -242,17 +246,17 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
 
 def first_argument(tensor: Any, *_: Any) -> Any:
-    """Of `_rebuild_parameter`: a parameter is read as its tensor."""
+    """Replaces `_rebuild_parameter`: a parameter is read as its tensor."""
     return tensor
 
 
 def plain_size(size: Any = ()) -> Any:
-    """Of `torch.Size`: a tuple."""
+    """Replaces `torch.Size`: a size is read as a tuple."""
     return size
 
 
 def empty_dict(*_: Any) -> dict[Any, Any]:
-    """Of dicts with an order or a default: a plain dict, which is filled later."""
+    """Replaces dicts with an order or a default: returns a plain dict, which is filled later."""
     return {}
 
 

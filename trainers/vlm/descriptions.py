@@ -101,7 +101,7 @@ def _texts_of_classes(
 
 
 def _form_of(listed: Sequence[Sequence[str]], classnames: Sequence[str]) -> str:
-    """SENTENCES if half of the texts or more are sentences, otherwise PHRASES."""
+    """Returns SENTENCES if half of the texts or more are sentences, otherwise PHRASES."""
     total = 0
     sentences = 0
     for name, texts in zip(classnames, listed, strict=True):

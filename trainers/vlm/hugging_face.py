@@ -43,7 +43,7 @@ TOKENIZERS = (
     "tokenizer.model",
     "sentencepiece.bpe.model",
 )
-OLD_EOS = 2  # with this end token, which is wrong, the library reads at the largest id instead
+OLD_EOS = 2  # a wrong end token of old configs: with it, the library reads at the largest id
 ATTENTION = ("eager", "sdpa")  # other implementations may be code on a hub
 LARGEST_SIZES = {
     "num_hidden_layers": 1000,

@@ -83,7 +83,7 @@ def encode_views(
 
     @torch.no_grad()
     def encode_piece(piece: Sequence[Tensor]) -> Tensor:
-        """From tensors (n, 3, H, W) to features (sum of n, d)."""
+        """Encodes tensors (n, 3, H, W) to features (sum of n, d)."""
         uploaded = [part.to(backbone.device, non_blocking=True) for part in piece]
         pixels = uploaded[0]
         if len(uploaded) > 1:

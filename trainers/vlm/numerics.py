@@ -113,7 +113,7 @@ class TorchSettings:
 
     threads: int = 1
     dtype: torch.dtype = torch.float32
-    matmul_precision: str = "highest"  # of fp32 products: no TF32 on a GPU, no bf16 on a CPU
+    matmul_precision: str = "highest"  # for fp32 products: no TF32 on a GPU, no bf16 on a CPU
     convolutions_in_tf32: bool = False
     # Anomaly detection looks at every gradient, which is not possible for many at once.
     anomaly_detection: bool = False
@@ -233,7 +233,12 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def refuse_shared_gpu(device: torch.device, processes: int) -> None:
-    """Refuses a GPU by its number for a run of several processes, which would all use it."""
+    """Refuses a GPU that is named by number if several processes would all use it.
+
+    Args:
+        device: The device of each process.
+        processes: Number of processes of the run.
+    """
     if processes > 1 and is_gpu(device) and device.index is not None:
         raise ConfigError(f"DEVICE is {device} in each of {processes} processes: use DEVICE "
                           f"{device.type}, with which each process takes a GPU of its own")
@@ -286,6 +291,10 @@ def pin(tensor: Tensor, device: torch.device) -> Tensor:
     """Moves a CPU tensor to memory from which CUDA copies without blocking.
 
     For other devices the tensor is returned as it is.
+
+    Args:
+        tensor: A tensor on the CPU.
+        device: The device to which it will be copied.
     """
     if device.type == "cuda":
         return tensor.pin_memory()

@@ -207,7 +207,7 @@ class Source:
     """A model of open_clip, its weights, and what a weight file does not state about them."""
 
     model: str  # one of open_clip's configs, or a schema and what follows it
-    tag: str  # of weights that open_clip knows
+    tag: str  # tag of weights that open_clip knows; "" = none
     file: str  # weights on this machine; "" = those of the tag, which open_clip downloads
     quick_gelu: bool
     # PIXEL_KEYS of weights that open_clip knows; {} = those of the model's config

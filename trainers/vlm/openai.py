@@ -28,7 +28,7 @@ SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
 # Backbones by the hash of their published weights, which `weights_hash` returns.
 PUBLISHED_WEIGHTS = {WEIGHT_URLS[name].split("/")[-2][:16]: name for name in BACKBONES}
 PUBLISHED_WEIGHTS["7d1c00b9b3caa7b9"] = SMALL
-CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
+CACHE = Path("~/.cache/clip")  # folder in which OpenAI's own package keeps its weights
 # Entries of OpenAI's archives and of the small CLIP that no other project's files have.
 OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
 SMALL_MARK = "token_embedding.rows"

@@ -75,7 +75,7 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
             validates, or if there is none the last epoch, which is what CoOp itself tests.
     """
     folder = Path(model_dir) / FOLDER
-    saved: dict[int, Path] = {}  # by epoch
+    saved: dict[int, Path] = {}  # epoch -> checkpoint
     for file in folder.glob("model.pth.tar-*"):
         number = file.name.rpartition("-")[2]
         if number.isdigit():
@@ -342,7 +342,7 @@ def names_of_backbone(name: str) -> tuple[str, ...]:
 def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: Backbone) -> bool:
     """Whether a row of stored embeddings begins with the model's embeddings of some tokens.
 
-    They may be stored in half precision, hence the tolerance of 1e-3.
+    They may be stored in half precision, so numbers may differ by 1e-3.
 
     Args:
         stored: Stored embeddings (K, length, width), or those of a single row (length, width).
@@ -399,7 +399,7 @@ def write_checkpoint(
 
 
 def checkpoint_path(run_folder: Path, epoch: int) -> Path:
-    """The path at which CoOp saves the prompt of an epoch.
+    """Returns the path at which CoOp saves the prompt of an epoch.
 
     Args:
         run_folder: Folder of the run.

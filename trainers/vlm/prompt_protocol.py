@@ -21,8 +21,8 @@ SEED = re.compile(r"(?i)(?<![a-z0-9])(seed[-_]?)(\d+)(?!\d)")  # such as `seed1`
 CHECKPOINT = re.compile(r"model(-best)?\.pth\.tar(-\d+)?$")
 PROMPT_FOLDER = "prompt_learner"
 PATH_PARTS = 5  # the last parts of a path that may say how a prompt was made
-METHODS = ("CoOp", "KgCoOp", "ProGrad", "FPP")  # that write prompts in CoOp's format
-DEFAULT_METHOD = "CoOp"  # where a path says the shots but no method
+METHODS = ("CoOp", "KgCoOp", "ProGrad", "FPP")  # methods that write prompts in CoOp's format
+DEFAULT_METHOD = "CoOp"  # the method if a path says the shots but no method
 # What CoOp's folders and files say besides: `vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed1`.
 EPOCHS = re.compile(r"(?<![a-z])ep(\d+)(?!\d)|model\.pth\.tar-(\d+)$")
 POSITION = re.compile(r"(?<![a-z])ctp(end|middle|front)")
@@ -96,7 +96,9 @@ def has_default_epochs(metadata: Mapping[str, str]) -> bool:
 
 
 def coop_epochs(shots: int, dataset: str) -> int:
-    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above.
+    """Returns the epochs of CoOp's scripts.
+
+    They are 50 for 1 shot and for ImageNet, 100 for up to 4 shots, and 200 above.
 
     Args:
         shots: Number of labelled images per class; -1 = all.
@@ -238,7 +240,7 @@ def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
 
 
 def shots_label(method: str, shots: str) -> str:
-    """A method with its number of shots, such as `CoOp 2 shots`.
+    """Returns a method with its number of shots, such as `CoOp 2 shots`.
 
     Args:
         method: The method's label.

@@ -18,7 +18,15 @@ import torch.nn.functional as F
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from ....datasets.synthetic import CLASSNAMES, SIZE, draw, tile, tile_rng, to_bytes, under
+from ....datasets.synthetic import (
+    CLASSNAMES,
+    SIZE,
+    apply_condition,
+    draw,
+    tile,
+    tile_rng,
+    to_bytes,
+)
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
 from ....datasets.utils.progress import show_progress
@@ -99,7 +107,7 @@ def training_tiles(count: int, seed: int) -> tuple[Tensor, np.ndarray, np.ndarra
         rng = tile_rng("small clip", seed, number)
         image = draw(CLASSES[classes[number]], rng)
         strength = rng.uniform(0.3, 1.0)
-        image = under(CONDITIONS[conditions[number]], image, rng, strength)
+        image = apply_condition(CONDITIONS[conditions[number]], image, rng, strength)
         images.append(to_bytes(image))
     return torch.from_numpy(np.stack(images)), classes, conditions
 
