@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 INTERVAL = 30.0  # seconds between plain lines, at least
 SAMPLE_EVERY = 1.0  # seconds between the moments that an estimate may start from
-MOST_SAMPLES = 200  # beyond which every second sample is dropped
+MOST_SAMPLES = 200  # largest number of samples; beyond it every second one is dropped
 
 T = TypeVar("T")
 

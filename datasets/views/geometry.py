@@ -21,7 +21,7 @@ class ViewSpec:
     size: int  # pixels per side
     augmix: bool
     seed: int
-    resize: str = "shortest"  # how the plain view gets its size, see Pixels
+    resize: str = "shortest"  # way in which the plain view is resized, see Pixels
     interpolation: str = "bicubic"
 
     def plain_geometry(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -24,7 +24,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".
 # Pillow goes by content, not by name. Some of its formats start programs (EPS: Ghostscript) or have
 # decoders that are little used. These are plain raster formats.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
-MOST_PIXELS = 89_478_485  # beyond which Pillow warns; three bytes each, and some copies
+# Largest number of pixels of an image; beyond it Pillow warns. Each takes three bytes, and there
+# are copies.
+MOST_PIXELS = 89_478_485
 # Numbers of TIFF tags
 BITS_PER_SAMPLE = 258
 PHOTOMETRIC = 262  # 0: white is zero

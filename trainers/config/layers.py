@@ -48,7 +48,7 @@ from .table import SHARED
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # Settings that are numbers, and the number that `auto` stands for.
 NUMBER_OF_AUTO = {"DATALOADER.NUM_WORKERS": -1, "TTA.EPISODES": 0}
-KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # before = in KEY=VALUE
+KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # the key in KEY=VALUE
 
 # The file or command that settings come from, for messages; and pairs of full key and value.
 Layer = tuple[str, list[tuple[str, object]]]

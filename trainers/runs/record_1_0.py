@@ -37,7 +37,7 @@ from ..registry import (
 from ..vlm.openai import PUBLISHED_WEIGHTS
 from .record import UNKNOWN_IMAGES, RunRecord, content_hash
 
-IMAGES = "1.0:"  # before the hash of the list of images
+IMAGES = "1.0:"  # prefix of the hash of a list of images
 # Settings that have a place of their own in a record, outside `method.settings`.
 ELSEWHERE = ("PROMPT.", "MODEL.", "INPUT.", "TEST.", "TTA.VIEWS", "TTA.AUGMIX", "TTA.RESET")
 LARGEST_NUMBER = 2**64

@@ -34,7 +34,7 @@ LONGEST_NAME = 4096  # characters of a tensor's dotted name
 MOST_PARTS = 64  # arguments of a call, dimensions of a tensor
 # Offsets, sizes and strides of tensors lie below it, far within the int64 that torch takes.
 NUMBER_LIMIT = 1 << 48
-OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how files of torch before 1.6 begin
+OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # first bytes of files of torch before 1.6
 STORAGE_DTYPES = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,

@@ -153,7 +153,7 @@ class StoredPrompt(NamedTuple):
 
     context: Tensor  # (n_ctx, width), or (K, n_ctx, width) if class-specific
     tensors: dict[str, Tensor]  # all that was saved with it
-    metadata: dict[str, str]  # how it was made, by the keys of `METADATA`, as far as the file says
+    metadata: dict[str, str]  # facts of the file about how it was made, by the keys of `METADATA`
 
     @property
     def backbone(self) -> str:
