@@ -156,12 +156,12 @@ def content_of(digests: np.ndarray) -> np.ndarray:
 
 
 def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-    """Returns a digest of what each image shows: of its file, and of a plugin's code that reads it.
+    """The digest of what each image shows: of its file, and of a plugin's code that changes it.
 
     Args:
-        dataset: The reader of the images.
+        dataset: The reader.
         items: The images.
-        index: The index of the digests of files that are known from before.
+        index: Digests of files that are known from before.
     """
     source = source_of_images(dataset)
     hashes = dataset.hash_images(items, index)
@@ -185,10 +185,10 @@ def hash_possible_copies(
         items: All images of the split.
         indices: Positions in `items` of the images of the run.
         hashes: Digests of the images of the run.
-        index: The index of the digests of files that are known from before.
+        index: Digests of files that are known from before.
 
     Returns:
-        Digests of contents by position in the split.
+        Contents by position in the split.
     """
     in_run = set(indices)
     # A copy after the last image of the run has a higher number than all of them: it changes none.
@@ -265,7 +265,7 @@ def as_rows(digests: Sequence[bytes]) -> np.ndarray:
 
 
 def source_of_images(dataset: Dataset) -> str:
-    """Returns a hash of a plugin's source if its reader reads images in its own way; else ""."""
+    """A hash of a plugin's source if its reader may change what its files hold; otherwise ""."""
     reader = type(dataset)
     if "read_image" in vars(dataset):
         raise DataError(

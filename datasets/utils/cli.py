@@ -80,10 +80,8 @@ def log_to_terminal() -> None:
 
 
 def tool_parser(doc: str | None) -> argparse.ArgumentParser:
-    """Makes a command's parser, with the docstring as help text and the option --plugin.
-
-    The value of --plugin is for `load_plugins`.
-    """
+    """A command's parser: its docstring as help text, and --plugin, whose value is for
+    `load_plugins`."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plugin", action="append", default=[], metavar="MODULE",

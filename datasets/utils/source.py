@@ -88,8 +88,7 @@ def has_source(cls: type) -> bool:
 
 
 def functions_of(cls: type) -> Iterator[tuple[str, FunctionType]]:
-    """Yields the functions in the body of a class by name, also those of properties and decorators.
-    """
+    """The functions in the body of a class by name, those of properties and decorators included."""
     for name, value in sorted(vars(cls).items()):
         if isinstance(value, property):
             value = value.fget

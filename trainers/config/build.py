@@ -42,11 +42,11 @@ def build_cfg(
     flags: Sequence = (),
     opts: Sequence = (),
 ) -> Config:
-    """Builds the settings of a run from their layers.
+    """The settings of a run: defaults < the trainer's yaml < data set yaml < `config_file` < flags
+    < opts.
 
-    Later layers override earlier ones: defaults < the trainer's yaml < the data set's yaml <
-    `config_file` < flags < opts. The settings of a resumed run replace the trainer's yaml. The yaml
-    of a method with `own_views` overrides the data set's.
+    The settings of a resumed run replace the trainer's yaml. That of a method with `own_views`
+    overrides the data set's.
 
     Args:
         trainer: The name of a trainer; "" if a file or pair has it.

@@ -85,12 +85,11 @@ class Merged:
 def merge_layers(
     lower: Sequence[Layer], upper: Sequence[Layer], resumed: bool = False,
 ) -> Merged:
-    """Merges layers of settings, and checks each value.
+    """Settings from their layers.
 
     Args:
-        lower: The layers that a run has without a user's changes: the data set's yaml, or a
-            resumed run's settings.
-        upper: The layers that a user gives. The last one is that of KEY VALUE pairs.
+        lower: What a run has without a user's changes: the data set's yaml, or a resumed run's.
+        upper: What a user changed, the last layer being that of KEY VALUE pairs.
         resumed: Whether `lower` has the settings of a run, so that the trainer's yaml is left out.
     """
     name = find_trainer([*lower, *upper])

@@ -175,10 +175,7 @@ def rows_of(results: Mapping) -> dict[str, str]:
 
 
 def seeds_table(runs: Sequence[Mapping]) -> str:
-    """Returns a table of means over the seeds of one method on the same images.
-
-    Means have ± their sample standard deviation.
-    """
+    """Mean ± sample standard deviation over the seeds of one method on the same images."""
     first = runs[0]
     body = [mean_cells(baseline_label(first), runs, "zero_shot_")]
     for label, prefix in rows_of(first).items():
@@ -253,7 +250,7 @@ def mean_cells(label: str, runs: Sequence[Mapping], prefix: str) -> list[str]:
 
 
 def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
-    """Returns a caption: images, classes, backbone and bins of runs on one data set.
+    """Images, classes, backbone and bins of runs on one data set.
 
     Args:
         runs: The results. Where images could not be read, the runs of several seeds may differ in

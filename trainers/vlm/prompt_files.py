@@ -71,8 +71,8 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
 
     Args:
         model_dir: Folder of a run of CoOp.
-        epoch: Number of the epoch; None = `model-best.pth.tar`, which CoOp writes only when it
-            validates, or if there is none the last epoch, which is what CoOp itself tests.
+        epoch: None = `model-best.pth.tar`, which CoOp writes only where it validates; otherwise the
+            last epoch, which is what CoOp itself tests.
     """
     folder = Path(model_dir) / FOLDER
     saved: dict[int, Path] = {}  # epoch -> checkpoint
