@@ -1,4 +1,4 @@
-"""Data sets: one reader per file, found by the registry. `build_dataset` reads one."""
+"""Reads data sets: `build_dataset` finds the reader by its name. There is one reader per file."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -16,18 +16,18 @@ CLASS_SUBSETS = ("all", "base", "new")
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What is read of a data set; by default all of it.
+    """The part of a data set that is read; by default all of it.
 
     Attributes:
-        num_shots: Labelled images per class; -1 = all.
+        num_shots: Number of labelled images per class; -1 = all.
         seed: Seed of the few-shot sample.
-        subsample_classes: `all`, or CoOp's `base` or `new` classes.
-        fewshot_dir: Where few-shot lists are kept; "" = with the data.
+        subsample_classes: The classes: `all`, or CoOp's `base` or `new` ones.
+        fewshot_dir: Folder of the few-shot lists; "" = with the data.
         corruption: Corruption of the test images; "" = none.
-        severity: Severity of the corruption.
-        image_list: A file with the test images to use; "" = all.
-        columns: The columns of a table, as in DATASET.COLUMNS.
-        classnames: Words for the classes of own images, as in DATASET.CLASSNAMES.
+        severity: Severity of the corruption, 1 to 5.
+        image_list: Path of a file with the test images to use; "" = all.
+        columns: Columns of a table, as in DATASET.COLUMNS; "" = usual names.
+        classnames: Words for the classes of a user's images, as in DATASET.CLASSNAMES; "" = none.
     """
 
     num_shots: int = -1
@@ -42,7 +42,7 @@ class DataOptions:
 
     @classmethod
     def from_settings(cls, cfg: Any) -> DataOptions:
-        """The options that the settings of a run ask for."""
+        """Returns the options that the settings of a run ask for."""
         data = cfg.DATASET
         return cls(
             num_shots=data.NUM_SHOTS,
@@ -77,9 +77,9 @@ def build_dataset(
 
     Args:
         name: The registered name, such as UCF101.
-        root: The folder of the data sets; of a user's own images their folder.
-        options: Which part of it is read; by default all of it.
-        changes: Options by name, such as `num_shots=4`.
+        root: The folder of the data sets; for a user's own images their folder.
+        options: The part of the data set that is read; by default all of it.
+        changes: Options by name, such as `num_shots=4`, which replace those of `options`.
 
     Example:
         >>> dataset = build_dataset("CIFAR10C", "DATA", corruption="fog", severity=3)
@@ -104,8 +104,8 @@ def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
 
     Args:
         name: The registered name.
-        root: The data root.
-        options: The corruption, and what some readers take besides.
+        root: The folder of the data sets.
+        options: The options, of which the corruption and those that the reader has are used.
     """
     reader = DATASET_REGISTRY.get(name)
     if options.corruption or not reader.clean:

@@ -1,4 +1,4 @@
-"""Datum, Dataset, and the registry of data sets."""
+"""Declares Datum and Dataset, the base class of all readers, and the registry of data sets."""
 from __future__ import annotations
 
 import os
@@ -16,7 +16,7 @@ from .utils.registry import Registry, nearest
 from .views.images import open_image
 
 DATASET_REGISTRY = Registry("data set", Path(__file__).parent, __package__)
-SEVERITIES = (1, 2, 3, 4, 5)  # of a corruption
+SEVERITIES = (1, 2, 3, 4, 5)  # severities of a corruption
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Datum:
     Attributes:
         impath: Path of the image. Sets without a file per image use a name instead.
         label: Class number, from 0.
-        domain: Only Dassl's own trainers use it.
+        domain: Domain number, which only Dassl's own trainers use.
         classname: Name of the class.
-        group: The same for images that are not independent of each other, such as those of one
-            patient; "" if an image is independent.
+        group: Name of a group of images that are not independent of each other, such as those of
+            one patient; "" if an image is independent.
     """
 
     impath: str
@@ -70,7 +70,7 @@ class Dataset:
     test: Sequence[Datum]
     classnames: list[str]
 
-    label = ""  # in tables and figures; "": the class's name
+    label = ""  # name in tables and figures; "": the class's name
     display_order = 1000  # position among the columns of a table, lowest first
     embedded = False  # drawn by code, for the demo and the tests
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
@@ -82,7 +82,7 @@ class Dataset:
     clean = True  # has images without a corruption too
     has_val = True  # whether it has validation images that are not test images
     options: Sequence[str] = ()  # further arguments of the constructor: columns, classnames
-    # Where few-shot lists are kept; None: they are drawn every time.
+    # Folder of the few-shot lists; None: samples are drawn every time.
     fewshot_folder: Path | None = None
 
     @classmethod
@@ -94,13 +94,13 @@ class Dataset:
     ) -> None:
         """
         Args:
-            root: The data root.
+            root: The folder of the data sets.
             corruption: Corruption of the test images; "" = none.
             severity: Severity of the corruption, 1 to 5.
         """
         self.root = Path(root).expanduser()
         self.corruption = corruption
-        self.severity = severity  # of the test images
+        self.severity = severity
         self.image_dir = self.root  # paths in few-shot lists are relative to it
 
     @classmethod
@@ -119,8 +119,8 @@ class Dataset:
         """Refuses a corruption that the set does not have.
 
         Args:
-            corruption: DATASET.CORRUPTION; "" = none.
-            severity: DATASET.SEVERITY, 1 to 5.
+            corruption: The value of DATASET.CORRUPTION; "" = none.
+            severity: The value of DATASET.SEVERITY, 1 to 5.
         """
         if severity not in SEVERITIES:
             raise ConfigError(f"DATASET.SEVERITY is {severity}; it must be one of "
@@ -139,7 +139,7 @@ class Dataset:
         return "check DATASET.ROOT"
 
     def read_image(self, datum: Datum) -> Image.Image:
-        """The RGB image of a datum. Sets that draw their images override this."""
+        """Reads the RGB image of a datum. Sets that draw their images override this."""
         return open_image(datum.impath)
 
     def is_file(self, item: Datum) -> bool:
@@ -159,22 +159,22 @@ class Dataset:
                             f"missing: {first_five(missing)}; {self.remedy()}")
 
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-        """The digest of each image's content: of its file's bytes.
+        """Returns the digest of each image's content, which is that of its file's bytes.
 
         Sets without files override this.
 
         Args:
             items: The images.
-            index: Digests of files that are known from before.
+            index: The index of the digests of files that are known from before.
         """
         paths = [item.impath for item in items]
         return index.look_up(paths, self.image_dir)
 
     def uncorrupted_name(self, item: Datum) -> str:
-        """Names the image that a corrupted image was made from.
+        """Returns a name of the image that a corrupted image was made from.
 
-        It is equal for all corruptions of an image and for the image itself, and unique among all
-        data sets. "": the images are no corruptions.
+        The name is equal for all corruptions of an image and for the image itself, and unique among
+        all data sets. It is "" if the images are no corruptions.
         """
         return ""
 
@@ -182,13 +182,14 @@ class Dataset:
 def run_name(
     name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
 ) -> str:
-    """A data set's name in run folders and results; a corruption is part of it, as in
-    `ImageNetC-fog-5`.
+    """Returns a data set's name in run folders and results.
+
+    A corruption is part of it, as in `ImageNetC-fog-5`.
 
     Args:
-        name: The registered name, or that of an unregistered class.
-        root: The data root. A user's folder of images is named after it.
-        corruption: "" = none.
+        name: The registered name, or the name of an unregistered class.
+        root: The folder of the data sets. A user's folder of images is named after it.
+        corruption: Corruption of the test images; "" = none.
         severity: Severity of the corruption, 1 to 5.
     """
     if name in DATASET_REGISTRY:
@@ -199,11 +200,11 @@ def run_name(
 
 
 def dataset_label(name: str, root: str | Path) -> str:
-    """What tables call a data set: its label, or the name of a user's folder.
+    """Returns the name of a data set in tables: its label, or the name of a user's folder.
 
     Args:
-        name: The registered name, or that of an unregistered class.
-        root: The data root.
+        name: The registered name, or the name of an unregistered class.
+        root: The folder of the data sets.
     """
     if name not in DATASET_REGISTRY:
         return name
@@ -211,7 +212,7 @@ def dataset_label(name: str, root: str | Path) -> str:
 
 
 def parse_run_name(name: str) -> tuple[str, str, int]:
-    """Takes a data set's name in results apart.
+    """Takes a data set's name in results apart, as `run_name` has put it together.
 
     Returns:
         The registered name, the corruption ("" = none) and its severity.
@@ -227,8 +228,8 @@ class DatasetInfo:
     """What tables and figures need to know about a data set, registered or not.
 
     Attributes:
-        label: What tables and figures call it.
-        order: Sorts data sets as the papers' tables do.
+        label: Name in tables and figures.
+        order: Sort key, by which data sets come in the order of the papers' tables.
         embedded: Whether its images are drawn by code.
     """
 
@@ -238,7 +239,7 @@ class DatasetInfo:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Facts about a data set by its name in results; one that is not registered sorts last."""
+    """Returns facts about a data set by its name in results; unregistered ones sort last."""
     base, corruption, severity = parse_run_name(name)
     cls: type[Dataset] = Dataset
     if base in DATASET_REGISTRY:

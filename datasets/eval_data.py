@@ -1,4 +1,4 @@
-"""The images that a run predicts: which ones, in which order, and what each of them is."""
+"""Selects the images that a run predicts, and their order."""
 from __future__ import annotations
 
 import logging
@@ -21,13 +21,13 @@ class EvalData:
 
     Attributes:
         dataset: The reader.
-        split: `test` or `val`.
+        split: Name of the split: `test` or `val`.
         items: All images of the split.
         classnames: Words for the classes, by label.
         indices: Positions in `items` of the images of the run, ascending.
-        selected: The images of the run, in this order.
-        order: `indices` as the method sees them.
-        subset: What part of the data set this is, in words; "" for the whole split.
+        selected: The images of the run, in the order of `indices`.
+        order: The same positions as `indices`, in the order in which the method sees the images.
+        subset: The part of the data set in words; "" for the whole split.
         available: Number of images that TEST.LIMIT selects from.
     """
 
@@ -83,16 +83,16 @@ class EvalData:
         )
 
     def read_image(self, index: int) -> Image.Image:
-        """The image at a position of the split."""
+        """Reads the image at a position of the split."""
         return self.dataset.read_image(self.items[index])
 
 
 def evenly_spaced(candidates: Sequence[int], wanted: int) -> list[int]:
-    """Some of the candidates, spread evenly over them.
+    """Selects some of the candidates, spread evenly over them.
 
     Args:
         candidates: Positions of images.
-        wanted: How many; 0, or more than there are, means all.
+        wanted: Number of images to select; 0, or more than there are, means all.
     """
     total = len(candidates)
     count = min(wanted or total, total)
@@ -101,12 +101,12 @@ def evenly_spaced(candidates: Sequence[int], wanted: int) -> list[int]:
 
 
 def describe_subset(cfg: Any, count: int, candidates: int) -> str:
-    """What part of a data set is used, in words; "" for all of it.
+    """Says which part of a data set is used; "" for all of it.
 
     Args:
         cfg: All settings.
-        count: Images of the run.
-        candidates: Images that TEST.LIMIT selects from.
+        count: Number of images of the run.
+        candidates: Number of images that TEST.LIMIT selects from.
     """
     words = []
     if cfg.DATASET.SUBSAMPLE_CLASSES != "all":

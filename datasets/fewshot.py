@@ -20,7 +20,7 @@ from .utils.files import read_regular, write_text
 
 logger = logging.getLogger(__name__)
 
-Samples = dict[str, list[Datum]]  # "train" and "val"
+Samples = dict[str, list[Datum]]  # the images of "train" and "val"
 
 
 def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
@@ -33,7 +33,7 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
 
     Args:
         dataset: The data set, which is changed.
-        num_shots: Images per class.
+        num_shots: Number of images per class.
         seed: Seed of the draw.
         fewshot_dir: Folder in which the samples are kept as JSON; "" = with the data.
     """
@@ -77,7 +77,7 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
     Args:
         train: All training images.
         val: All validation images; empty = none are drawn.
-        num_shots: Images per class.
+        num_shots: Number of training images per class.
         seed: Seed of the draw.
     """
     rng = random.Random(seed)
@@ -97,8 +97,8 @@ def draw_split(
 
     Args:
         split: Name of the split, for the warning.
-        items: All its images.
-        num_shots: Images per class.
+        items: All images of the split.
+        num_shots: Number of images per class.
         rng: Source of the random numbers.
     """
     by_label: dict[int, list[Datum]] = defaultdict(list)
@@ -121,14 +121,17 @@ def draw_split(
 def read_samples(
     path: Path, dataset: Dataset, splits: Samples, drawn_from: str,
 ) -> Samples | None:
-    """The samples listed in a file; None if there is none, or if it is damaged or was drawn from
-    another split.
+    """Reads the samples that a file lists.
 
     Args:
         path: The file.
         dataset: The reader of the images.
-        splits: All images that may be listed.
-        drawn_from: The hash of the data set's splits.
+        splits: All images that may be listed, by split.
+        drawn_from: Hash of the data set's splits.
+
+    Returns:
+        The images by split; None if there is no file, or if it is damaged or was drawn from another
+        split.
     """
     item_of = {item.impath: item for item in (*splits["train"], *splits["val"])}
     try:
@@ -158,7 +161,7 @@ def write_samples(path: Path, dataset: Dataset, samples: Samples, drawn_from: st
         path: The file.
         dataset: The reader of the images.
         samples: The images by split.
-        drawn_from: The hash of the data set's splits.
+        drawn_from: Hash of the data set's splits.
     """
     blocks = [f'"sampled_from": {json.dumps(drawn_from)}']
     for split, items in samples.items():
@@ -231,8 +234,10 @@ def select_images(dataset: Dataset, image_list: str) -> None:
 
 
 def positions_by_path(dataset: Dataset) -> dict[str, int]:
-    """The position of each test image by its path: as it is, below the data root, and below the
-    folder of the images."""
+    """Returns the position of each test image by its path.
+
+    Paths are as they are, relative to the data root, and relative to the folder of the images.
+    """
     positions = {}
     for position, item in enumerate(dataset.test):
         path = item.impath.replace(os.sep, "/")
@@ -243,11 +248,11 @@ def positions_by_path(dataset: Dataset) -> dict[str, int]:
 
 
 def positions_by_ending(items: Sequence[Datum], parts: int) -> dict[str, list[int]]:
-    """The positions of images by the end of their paths.
+    """Returns the positions of images by the end of their paths.
 
     Args:
         items: The images.
-        parts: How many names of a path count, from the last one on.
+        parts: Number of names at the end of a path that count.
     """
     positions = defaultdict(list)
     for position, item in enumerate(items):
@@ -257,10 +262,10 @@ def positions_by_ending(items: Sequence[Datum], parts: int) -> dict[str, list[in
 
 
 def shortest_path(dataset: Dataset, item: Datum) -> str:
-    """An image's path below the folder of the images.
+    """Returns an image's path relative to the folder of the images.
 
     Args:
-        dataset: The reader.
+        dataset: The reader of the image.
         item: The image.
     """
     return item.impath.replace(os.sep, "/").removeprefix(f"{dataset.image_dir.as_posix()}/")
@@ -271,7 +276,7 @@ def select_classes(dataset: Dataset, which: str) -> None:
 
     Args:
         dataset: The data set, which is changed.
-        which: `base` for the first half, rounded up, or `new` for the second.
+        which: The half: `base` for the first, rounded up, or `new` for the second.
     """
     half = math.ceil(len(dataset.classnames) / 2)
     start = 0

@@ -1,4 +1,4 @@
-"""Which images a run uses, by content: the same wherever they lie and whatever they are called."""
+"""Identifies the images of a run by content, wherever they lie and whatever they are called."""
 from __future__ import annotations
 
 import hashlib
@@ -28,8 +28,9 @@ class ImageIdentity:
         digests: Identity of each image, unique in the split, uint8 (N, 16). It is the digest of the
             image's content. Copies of a picture differ in the last bytes, see `contents`.
         contents: Digest of each image's content, uint8 (N, 16): equal for copies of a picture.
-        clusters: What images share that are not independent of each other, uint8 (N, 16): the
-            group (such as a patient), or the uncorrupted image, or the content.
+        clusters: A digest that is equal for images that are not independent of each other, uint8
+            (N, 16). It is that of the group (such as a patient), or of the uncorrupted image, or of
+            the content.
         stamps: Size and times of each image's file when its digest was computed; None for an image
             that is not a file or cannot be read.
         images: Hash of the set of (content, label), whatever the order.
@@ -53,7 +54,8 @@ class ImageIdentity:
     missing: Sequence[str]
 
     def fingerprint(self, classnames: Sequence[str]) -> str:
-        """One hash of images, labels, their order and class names, 16 hexadecimal digits."""
+        """Returns one hash of images, labels, their order and class names, 16 hexadecimal digits.
+        """
         return hash_text(self.images, self.listing, *classnames).hex()[:16]
 
 
@@ -67,9 +69,9 @@ def identify(
 
     Args:
         dataset: The reader of the images.
-        items: A split.
+        items: All images of the split.
         indices: Positions in `items` of the images of the run, each at most once.
-        index: Digests of files that are known from before.
+        index: The index of the digests of files that are known from before.
     """
     listed = [items[position] for position in indices]
     source = source_of_images(dataset)
@@ -128,14 +130,14 @@ def identify(
 
 
 def fingerprint(dataset: Dataset, items: Sequence[Datum]) -> str:
-    """One hash of images, labels, their order and class names.
+    """Returns one hash of images, labels, their order and class names.
 
     Args:
-        dataset: The reader.
+        dataset: The reader of the images.
         items: The images.
 
     Raises:
-        DataError: If files are missing.
+        DataError: If files of images are missing.
     """
     identity = identify(dataset, items, range(len(items)), ImageIndex())
     if identity.missing:
@@ -144,7 +146,7 @@ def fingerprint(dataset: Dataset, items: Sequence[Datum]) -> str:
 
 
 def content_of(digests: np.ndarray) -> np.ndarray:
-    """What the pictures of some identities are, whichever copies they are.
+    """Returns the part of identities that says which picture it is, without the copy's number.
 
     Args:
         digests: Identities of images, uint8 (N, 16), as `ImageIdentity.digests` or predictions.npz
@@ -178,7 +180,7 @@ def hash_possible_copies(
     dataset: Dataset, items: Sequence[Datum], indices: Sequence[int], hashes: Sequence[ImageHash],
     index: ImageIndex, source: str,
 ) -> dict[int, bytes]:
-    """Digests of images that come before those of a run in the split and may be copies of them.
+    """Hashes images that come before those of a run in the split and may be copies of them.
 
     Copies are numbered within the split, so that the second copy of a picture has the same identity
     in a pilot that has no other as in the full run. Files of other sizes are no copies, and are not
@@ -186,8 +188,8 @@ def hash_possible_copies(
 
     Args:
         dataset: The reader of the images.
-        items: The split.
-        indices: Positions of the images of the run.
+        items: All images of the split.
+        indices: Positions in `items` of the images of the run.
         hashes: Digests of the images of the run.
         index: Digests of files that are known from before.
         source: What `source_of_images` has returned for the reader.
@@ -213,8 +215,10 @@ def hash_possible_copies(
 
 
 def number_copies(content_at: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Identities in which copies of one picture differ. The copy that comes first in the split has
-    the picture's own digest; in those of the others the last bytes hold the number of the copy.
+    """Makes identities of digests, so that copies of one picture differ.
+
+    The copy that comes first in the split has the picture's own digest. In the identities of the
+    others the last bytes hold the number of the copy.
 
     Args:
         content_at: Digests of contents by position in the split.
@@ -232,7 +236,7 @@ def number_copies(content_at: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def with_number(content: bytes, number: int) -> bytes:
-    """The identity of a copy of a picture.
+    """Returns the identity of a copy of a picture.
 
     Args:
         content: Digest of the picture, 16 bytes.
@@ -244,13 +248,13 @@ def with_number(content: bytes, number: int) -> bytes:
 
 
 def cluster_of(dataset: str, group: str, original: str, content: bytes) -> bytes:
-    """What an image shares with those that are not independent of it.
+    """Returns a digest that an image shares with those that are not independent of it.
 
     Args:
-        dataset: Class of the reader. Groups of two data sets are different groups.
+        dataset: Name of the reader's class. Groups of two data sets are different groups.
         group: Group of the image, such as the patient; "" = none.
         original: Name of the image that it is a corruption of; "" = none.
-        content: Digest of the image.
+        content: Digest of the image's content.
 
     Returns:
         A digest of 16 bytes.
@@ -290,15 +294,15 @@ def source_of_images(dataset: Dataset) -> str:
 def with_source(
     dataset: Dataset, items: Sequence[Datum], hashes: Sequence[ImageHash], source: str,
 ) -> list[ImageHash]:
-    """Digests of images that a plugin's code makes.
+    """Returns digests of images that a plugin's code makes.
 
     They depend on its source and on the file's bytes, or on the image's name where there is no
     file.
 
     Args:
-        dataset: The reader.
+        dataset: The reader of the images.
         items: The images.
-        hashes: Digests of their files, as far as there are any.
+        hashes: Digests of the images' files, as far as there are files.
         source: Hash of the plugin's source.
     """
     combined = []
@@ -312,10 +316,10 @@ def with_source(
 
 
 def image_name(dataset: Dataset, item: Datum) -> str:
-    """The path of an image relative to the data root, if it is below the root.
+    """Returns the path of an image, relative to the data root if it is below it.
 
     Args:
-        dataset: The reader.
+        dataset: The reader of the image.
         item: The image.
     """
     relative = item.impath.removeprefix(f"{dataset.root}{os.sep}")

@@ -1,4 +1,4 @@
-"""Digests of image files by content, kept on disk so that each file is read for it only once.
+"""Hashes image files by content, and keeps the digests on disk, so that a file is hashed once.
 
 Images are known by what they contain, not by path, size or date. The index remembers the digest of
 a file under its resolved path, its size, its times and its number in the file system. A file that
@@ -31,12 +31,12 @@ from .utils.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
-DIGEST_BYTES = 16  # of BLAKE2b; 128 bits tell any number of pictures apart
+DIGEST_BYTES = 16  # bytes of a BLAKE2b digest; 128 bits tell any number of pictures apart
 # A file that is written twice within one tick of the file system's clock has the same times after
 # both. Such a file is young when it is hashed, so the digests of young files are not kept.
-SETTLED_NS = 2_000_000_000
+SETTLED_NS = 2_000_000_000  # age in nanoseconds from which on a file is no longer young
 FILES_PER_TASK = 64  # so that handing files to threads costs less than hashing them
-ATTEMPTS = 3  # at hashing a file that is being written
+ATTEMPTS = 3  # attempts at hashing a file that is being written
 
 
 class Stamp(NamedTuple):
@@ -53,12 +53,12 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
-        """The stamp in the status of a file."""
+        """Takes the stamp from the status of a file."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     @property
     def last_change_ns(self) -> int:
-        """When content or attributes were changed last."""
+        """Time of the last change of content or attributes, in nanoseconds."""
         return max(self.mtime_ns, self.ctime_ns)
 
 
@@ -67,9 +67,10 @@ class ImageHash:
     """The digest of one image.
 
     Attributes:
-        digest: 16 bytes. Of a file that cannot be read they depend on its path and on the error.
-        stamp: The file's at the time of the digest; None for an image that is not a file, and for
-            a file that cannot be read.
+        digest: Digest of 16 bytes. For a file that cannot be read it depends on the path and on the
+            error.
+        stamp: Stamp of the file at the time of the digest; None for an image that is not a file,
+            and for a file that cannot be read.
         is_missing: Whether there is no such file, or its folder cannot be read.
     """
 
@@ -79,12 +80,12 @@ class ImageHash:
 
 
 def hash_text(*parts: str) -> bytes:
-    """The digest of some texts, in which it matters where one ends and the next begins."""
+    """Returns the digest of texts. It depends on where one ends and the next begins."""
     return new_hash(json.dumps(parts).encode()).digest()
 
 
 def hash_file(path: str) -> ImageHash:
-    """The digest of a file's bytes, or of the reason why it cannot be read."""
+    """Returns the digest of a file's bytes, or of the reason why it cannot be read."""
     try:
         with open_regular(Path(path)) as file:
             # A file that is written while it is read gives a mixture. Its stamps then differ.
@@ -101,17 +102,17 @@ def hash_file(path: str) -> ImageHash:
 
 
 def new_hash(content: bytes = b"") -> hashlib.blake2b:
-    """The hash with which contents are identified, fed with `content`."""
+    """Starts the hash by which contents are identified, with `content` as its first bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES)
 
 
 def unreadable(path: str, error: Exception) -> ImageHash:
-    """The digest of a file that cannot be read. Once the file is repaired it is another image.
+    """Returns the digest of a file that cannot be read. Once repaired it is another image.
 
     Args:
         path: The file.
-        error: Why it cannot be read. The number of the system's error enters the digest: its words
-            depend on the language.
+        error: The error of reading it. The system's error number enters the digest, not its words,
+            which depend on the language.
     """
     reason = type(error).__name__
     if isinstance(error, OSError):
@@ -121,7 +122,7 @@ def unreadable(path: str, error: Exception) -> ImageHash:
 
 
 def read_stamp(path: str) -> Stamp | None:
-    """The stamp of a file; None if it is gone."""
+    """Reads the stamp of a file; None if it is gone."""
     try:
         return Stamp.of(os.stat(path))  # noqa: PTH116 - making a Path takes as long as the call
     except (OSError, ValueError):
@@ -130,11 +131,11 @@ def read_stamp(path: str) -> Stamp | None:
 
 @dataclass(frozen=True)
 class ImageIndex:
-    """The digests of image files. Without a folder it works too, but remembers nothing.
+    """The digests of image files. Without a folder every file is hashed each time.
 
     Attributes:
-        cache_dir: The folder in which the index is kept, such as CACHE.DIR. "": the user's cache
-            folder. None: nowhere.
+        cache_dir: The folder in which the index is kept, such as CACHE.DIR; "" = the user's cache
+            folder; None = nothing is kept.
     """
 
     cache_dir: str | Path | None = ""
@@ -153,12 +154,12 @@ class ImageIndex:
 
         Args:
             paths: The files.
-            place: The folder of the data set. Each has an index file of its own.
+            place: The folder of the data set. Each folder has an index file of its own.
         """
         index_file = self.file_for(place)
         known = read_index(index_file)
-        # First all files whose digest is known, by one look at each; then the others are read, by
-        # several threads.
+        # First the stamps of all files are compared. Then several threads read the files whose
+        # digest is not known.
         resolved_folders: dict[str, str] = {}
         hashes: list[ImageHash | None] = []
         unknown = []
@@ -197,12 +198,12 @@ class ImageIndex:
 
 
 def resolve(path: str, resolved_folders: dict[str, str]) -> tuple[str, os.stat_result]:
-    """The path without symbolic links, and its status.
+    """Returns the path without symbolic links, and its status.
 
     Args:
         path: The file.
-        resolved_folders: The folders met so far and what they are without links; a new one is
-            added. Resolving every path as a whole takes ten times as long.
+        resolved_folders: The folders so far, each with its path without links; a new one is added.
+            Resolving every path as a whole takes ten times as long.
     """
     folder, name = os.path.split(path)
     if folder not in resolved_folders:
@@ -216,7 +217,7 @@ def resolve(path: str, resolved_folders: dict[str, str]) -> tuple[str, os.stat_r
 
 
 def hash_files(paths: Sequence[str]) -> list[ImageHash]:
-    """Hashes files in a pool of threads, in the given order."""
+    """Hashes files in a pool of threads. Results are in the order of the files."""
     if not paths:
         return []
     starts = range(0, len(paths), FILES_PER_TASK)
@@ -241,7 +242,7 @@ def hash_group(paths: Sequence[str]) -> list[ImageHash]:
 
 
 def read_index(file: Path | None) -> dict[str, ImageHash]:
-    """The digests in an index file by resolved path; none if it is absent or damaged.
+    """Reads the digests in an index file, by resolved path; {} if it is absent or damaged.
 
     Its first line is a checksum of the second, which is a JSON object: path -> [size, time of the
     last change of the content, time of the last change of content or attributes, inode, digest].
@@ -274,7 +275,7 @@ def add_to_index(file: Path | None, hashes: dict[str, ImageHash]) -> None:
 
     Args:
         file: The index file; None = nothing is kept.
-        hashes: The digests by resolved path.
+        hashes: The digests to add, by resolved path.
     """
     if file is None:
         return
@@ -290,5 +291,5 @@ def add_to_index(file: Path | None, hashes: dict[str, ImageHash]) -> None:
 
 
 def checksum_of(body: bytes) -> str:
-    """What the first line of an index file says of the second."""
+    """Returns the checksum of the second line of an index file, which the first line holds."""
     return new_hash(body).hexdigest()

@@ -1,5 +1,4 @@
-"""LandCover: aerial tiles of 24 kinds of land, drawn by code, so that nothing is downloaded or
-stored.
+"""Reads LandCover: aerial tiles of 24 kinds of land, drawn by code, so nothing is downloaded.
 
 The classes are close in meaning and in look: crops, green land, built land, water, roads and rails,
 bare land. The path of a datum, such as `landcover/test/vineyard/00012.png`, is not a file but the
@@ -89,7 +88,7 @@ class LandCover(Dataset):
 
         Args:
             items: The tiles.
-            index: Not needed: there are no files.
+            index: The index of files, which is not needed because there are none.
         """
         version = f"generator {GENERATOR_VERSION}"
         return [ImageHash(hash_text("LandCover", version, item.impath)) for item in items]
@@ -103,7 +102,7 @@ class LandCover(Dataset):
 
 @DATASET_REGISTRY.register()
 class LandCoverShift(LandCover):
-    """The same classes, for testing only: rotated, mixed with other tiles, with colour casts, haze,
+    """LandCover's classes, for testing only: rotated, mixed with others, with colour casts, haze,
     noise or blur."""
 
     folder = "landcover_shift"

@@ -1,4 +1,4 @@
-"""Which images of a split a run uses, and the order in which an online method sees them."""
+"""Draws long-tailed subsets of a split, and the order in which an online method sees its images."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ import numpy as np
 
 from .utils.errors import ConfigError
 
-MOST_SLOTS = 100  # of a correlated order
-WINDOW = 64  # successive images among which classes are counted
+MOST_SLOTS = 100  # largest number of slots of a correlated order
+WINDOW = 64  # number of successive images among which classes are counted
 
 
 def shuffled(indices: Sequence[int], seed: int) -> list[int]:
-    """The indices in an order that depends on the seed and their number alone.
+    """Shuffles indices. The order depends on the seed and the number of indices alone.
 
     Args:
-        indices: The images.
+        indices: Positions of the images in the split.
         seed: Seed of the run.
     """
     rng = np.random.default_rng([seed, len(indices)])
@@ -25,13 +25,13 @@ def shuffled(indices: Sequence[int], seed: int) -> list[int]:
 def image_order(
     indices: Sequence[int], labels: Sequence[int], order: str, concentration: float, seed: int,
 ) -> list[int]:
-    """The order in which an online method sees its images.
+    """Returns the positions of the images in the order in which an online method sees them.
 
     Args:
-        indices: The images.
-        labels: Their labels.
-        order: `random`; `sorted` by label, with the images of a class shuffled; or `correlated`,
-            with neighbours of the same class.
+        indices: Positions of the images in the split.
+        labels: Labels of these images.
+        order: Kind of order: `random`; `sorted` by label, with the images of a class shuffled; or
+            `correlated`, with neighbours of the same class.
         concentration: Concentration of a correlated order; see `correlated`.
         seed: Seed of the run.
     """
@@ -48,15 +48,15 @@ def image_order(
 def correlated(
     indices: np.ndarray, labels: np.ndarray, concentration: float, rng: np.random.Generator,
 ) -> list[int]:
-    """An order in which neighbours are often of one class. (Yuan et al., RoTTA, CVPR 2023.)
+    """Draws an order in which neighbours are often of one class. (Yuan et al., RoTTA, CVPR 2023.)
 
     Each class is divided among min(K, 100) slots in shares drawn from a symmetric Dirichlet
     distribution. Slot follows slot. Within a slot the classes come in random order, and the images
     of a class in that of the list. No draw is rejected, so this ends for any concentration.
 
     Args:
-        indices: The images, shape (N,).
-        labels: Their labels, shape (N,).
+        indices: Positions of the images in the split, shape (N,).
+        labels: Labels of these images, shape (N,).
         concentration: RoTTA's γ, above 0; lower is more correlated.
         rng: Source of random numbers.
     """
@@ -70,10 +70,11 @@ def correlated(
     if not np.allclose(shares.sum(1), 1):
         raise ConfigError(f"TEST.CORRELATION {concentration:g} cannot be drawn: use a number such "
                           f"as 0.1")
-    pieces = []  # for each class its images by slot
+    pieces = []  # the images of each class by slot
     for label, share in zip(classes, shares, strict=True):
         images = indices[labels == label]
-        ends = (share.cumsum()[:-1] * len(images)).astype(int)  # of all slots but the last
+        # Ends of all slots but the last, whose images are the rest.
+        ends = (share.cumsum()[:-1] * len(images)).astype(int)
         pieces.append(np.split(images, ends))
     order: list[int] = []
     for slot in range(slots):
@@ -83,7 +84,7 @@ def correlated(
 
 
 def long_tailed(labels: Sequence[int], exponent: float) -> list[int]:
-    """Positions of images that form a long-tailed set.
+    """Draws images that form a long-tailed set, and returns their positions.
 
     The class of rank r keeps at most n · r^−exponent of its images and at least one, where n is
     the size of the largest class. Ranks and images are drawn without replacement, so that no image
@@ -110,11 +111,11 @@ def long_tailed(labels: Sequence[int], exponent: float) -> list[int]:
 
 
 def classes_in_window(labels: Sequence[int], window: int = WINDOW) -> float:
-    """The mean number of classes among successive images.
+    """Returns the mean number of classes among successive images.
 
     Args:
         labels: Labels of the images in their order.
-        window: Number of images.
+        window: Number of successive images.
     """
     counts = []
     for start in range(max(1, len(labels) - window + 1)):

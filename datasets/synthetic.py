@@ -1,4 +1,4 @@
-"""The tiles of LandCover, drawn by code.
+"""Draws the tiles of LandCover.
 
 A tile depends on its split, class and number alone, in any order and process. It is drawn on a
 board of twice its size (`Board`: noise, masks and brushes; `Land`: what each class looks like) and
@@ -23,7 +23,7 @@ from numpy.random import Generator
 from PIL import Image, ImageDraw, ImageFilter
 
 GENERATOR_VERSION = 1  # part of every fingerprint; raise it when any tile changes
-CLEAR_SHARE = 0.4  # of the tiles of LandCover; the others are under one of the other conditions
+CLEAR_SHARE = 0.4  # share of clear tiles of LandCover; the others are under another condition
 CONDITIONS = (
     "clear", "hazy", "dusk", "noisy", "blurry", "infrared", "cloudy", "dry", "snowy", "faded",
     "grey",
@@ -40,9 +40,9 @@ STRENGTHS = {
     "gaussian_noise": (0.03, 0.06, 0.09, 0.12, 0.16),  # standard deviation; white is 1
     "defocus_blur": (1.5, 2.5, 3.5, 5.0, 7.0),  # radius of the disc in pixels
     "fog": (0.15, 0.25, 0.35, 0.45, 0.58),  # mean cover
-    "contrast": (0.7, 0.55, 0.42, 0.32, 0.22),  # what is left of it
+    "contrast": (0.7, 0.55, 0.42, 0.32, 0.22),  # share of the contrast that is left
 }
-LUMA = np.array([0.30, 0.59, 0.11], dtype=np.float32)
+LUMA = np.array([0.30, 0.59, 0.11], dtype=np.float32)  # shares of the colours in the brightness
 Array = np.ndarray
 SIZE = 64  # pixels of a finished tile
 BOARD = 2 * SIZE  # pixels of the drawing board
@@ -71,7 +71,7 @@ ROOF = (
     (0.40, 0.28, 0.24),
 )
 FLAT_ROOF = ((0.80, 0.80, 0.79), (0.66, 0.67, 0.68), (0.50, 0.56, 0.63), (0.72, 0.66, 0.60))
-# Of an airliner, from above.
+# Outlines of an airliner, from above; its length is 1.
 FUSELAGE = ((0.5, 0.065), (0.5, -0.065), (-0.5, -0.065), (-0.5, 0.065))
 WINGS = ((0.12, 0), (-0.18, 0.48), (-0.26, 0.48), (-0.10, 0), (-0.26, -0.48), (-0.18, -0.48))
 TAIL = ((-0.36, 0), (-0.47, 0.17), (-0.52, 0.17), (-0.48, 0), (-0.52, -0.17), (-0.47, -0.17))
@@ -88,8 +88,10 @@ HULL = ((0.5, 0), (0.2, 0.16), (-0.5, 0.16), (-0.5, -0.16), (0.2, -0.16))
 # Tiles
 
 def tile_rng(*key: str | int) -> Generator:
-    """A generator that depends on the key alone; words are hashed with CRC, which is the same on
-    every machine."""
+    """Returns a generator that depends on the key alone.
+
+    Words are hashed with CRC, which is the same on every machine.
+    """
     numbers = []
     for part in key:
         if isinstance(part, str):
@@ -99,10 +101,11 @@ def tile_rng(*key: str | int) -> Generator:
 
 
 def draw(classname: str, rng: Generator) -> Array:
-    """A clear tile of the class, floats from 0 to 1.
+    """Draws a clear tile of a class, floats from 0 to 1.
 
     Args:
-        classname: One of CLASSNAMES. The method of `Land` that draws it has the same name.
+        classname: Name of the class, from CLASSNAMES. The method of `Land` that draws it has the
+            same name.
         rng: The tile's generator.
     """
     land = Land(rng)
@@ -112,24 +115,30 @@ def draw(classname: str, rng: Generator) -> Array:
     return np.clip(pixels, 0, 1)
 
 
-def towards(image: Array, colour: Colour, weight: Array | float) -> Array:
-    """The image mixed with a colour or another image: 0 leaves it as it is, 1 replaces it."""
+def blend(image: Array, colour: Colour, weight: Array | float) -> Array:
+    """Mixes an image with a colour or another image.
+
+    Args:
+        image: The image, floats from 0 to 1.
+        colour: The colour, or the other image.
+        weight: Weight of the colour: 0 leaves the image as it is, 1 replaces it.
+    """
     return image + weight * (np.asarray(colour, dtype=np.float32) - image)
 
 
 def to_bytes(image: Array) -> Array:
-    """Floats from 0 to 1 as uint8 from 0 to 255."""
+    """Converts floats from 0 to 1 to uint8 from 0 to 255."""
     return (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
 
 
-def under(condition: str, image: Array, rng: Generator, strength: float) -> Array:
-    """The image under a condition of weather, season, light or sensor.
+def apply_condition(condition: str, image: Array, rng: Generator, strength: float) -> Array:
+    """Returns a tile under a condition of weather, season, light or sensor.
 
     Args:
-        condition: One of CONDITIONS.
+        condition: Name of the condition, from CONDITIONS.
         image: A tile, floats from 0 to 1.
         rng: The tile's generator.
-        strength: About 0.3 for slight and 1 for strong.
+        strength: Strength of the condition, about 0.3 for slight and 1 for strong.
     """
     red = image[..., 0:1]
     green = image[..., 1:2]
@@ -139,7 +148,7 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
     match condition:
         case "hazy":
             veil = 0.7 * strength * (0.75 + 0.4 * (fractal_noise(rng, SIZE, 2, 2)[..., None] - 0.5))
-            result = towards(image, (0.80, 0.82, 0.84), veil)
+            result = blend(image, (0.80, 0.82, 0.84), veil)
         case "dusk":
             dark = image * (1 - 0.75 * strength) * np.array([1.08, 0.92, 1.0])
             result = dark + 0.05 * strength * np.array([0.5, 0.3, 0.7])
@@ -153,31 +162,31 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
             # False colour: infrared, which plants reflect, is red, red is green, green is blue.
             near_infrared = np.clip(0.9 * green + 3.0 * (green - 0.5 * red - 0.5 * blue), 0, 1)
             false_colour = np.concatenate([near_infrared, red * 0.85, green * 0.85], -1)
-            result = towards(image, false_colour, min(1.0, 0.4 + 0.6 * strength))
+            result = blend(image, false_colour, min(1.0, 0.4 + 0.6 * strength))
         case "cloudy":
             noise = fractal_noise(rng, SIZE, 3, 4)
             cover = smooth(noise, 0.75 - 0.35 * strength, 0.95 - 0.25 * strength)[..., None]
             shade = np.roll(cover, (6, -5), axis=(0, 1))
-            result = towards(image * (1 - 0.35 * shade), (0.95, 0.95, 0.96), 0.95 * cover)
+            result = blend(image * (1 - 0.35 * shade), (0.95, 0.95, 0.96), 0.95 * cover)
         case "dry":  # green turns to straw
             straw = light * np.array([1.35, 1.10, 0.72]) + 0.05
             greenness = np.clip(6 * (green - np.maximum(red, blue)) + 0.35, 0, 1)
-            result = towards(image, straw, greenness * strength)
+            result = blend(image, straw, greenness * strength)
         case "snowy":
             # Flat, light ground is covered most; dark crowns, walls and water stay half bare.
             rough = 0.5 * (fractal_noise(rng, SIZE, 8, 3)[..., None] - 0.5)
             cover = 0.25 + 0.6 * smooth(light + rough, 0.45 - 0.3 * strength, 0.55)
-            result = towards(image, (0.93, 0.95, 0.98), cover * min(1.0, 0.2 + 0.8 * strength))
+            result = blend(image, (0.93, 0.95, 0.98), cover * min(1.0, 0.2 + 0.8 * strength))
         case "faded":
-            pale = towards(image, light, 0.5 * strength)
-            result = towards(pale, (0.78, 0.76, 0.70), 0.55 * strength)
+            pale = blend(image, light, 0.5 * strength)
+            result = blend(pale, (0.78, 0.76, 0.70), 0.55 * strength)
         case "grey":
-            result = towards(image, light * np.ones(3), min(1.0, 0.5 + 0.5 * strength))
+            result = blend(image, light * np.ones(3), min(1.0, 0.5 + 0.5 * strength))
     return np.clip(result, 0, 1)
 
 
 def rotated(image: Array, rng: Generator) -> Array:
-    """The image rotated by any angle and a little enlarged, with mirrored corners.
+    """Rotates a tile by any angle and enlarges it a little, with mirrored corners.
 
     Args:
         image: A tile, floats from 0 to 1.
@@ -193,7 +202,7 @@ def rotated(image: Array, rng: Generator) -> Array:
 
 
 def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
-    """A ragged corner of another tile, or all of it half transparent, over this one.
+    """Lays a ragged corner of another tile, or all of it half transparent, over a tile.
 
     Args:
         image: A tile, floats from 0 to 1.
@@ -202,45 +211,45 @@ def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
         strength: Share of the other tile, from 0 for little to 1 for much.
     """
     if rng.random() >= 0.5:
-        return towards(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
+        return blend(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
     y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
     angle = rng.uniform(0, 2 * np.pi)
     side = (x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)
     side = side + 0.2 * (fractal_noise(rng, SIZE, 4) - 0.5)
     cover = smooth(side, 0.30 - 0.22 * strength, 0.34 - 0.22 * strength)
-    return towards(image, other, cover[..., None])
+    return blend(image, other, cover[..., None])
 
 
 def tile(split: str, classname: str, number: int) -> Array:
-    """A tile of LandCover: two in five are clear, the others under a condition.
+    """Draws a tile of LandCover: two in five are clear, the others under a condition.
 
     Args:
-        split: `train`, `val` or `test`.
-        classname: One of CLASSNAMES.
+        split: Name of the split: `train`, `val` or `test`.
+        classname: Name of the class, from CLASSNAMES.
         number: Number of the image within split and class, from 0.
 
     Returns:
-        uint8 (SIZE, SIZE, 3).
+        The tile, uint8 (SIZE, SIZE, 3).
     """
     rng = tile_rng("landcover", split, classname, number)
     image = draw(classname, rng)
     if rng.random() >= CLEAR_SHARE:
-        image = under(str(rng.choice(CONDITIONS[1:])), image, rng, rng.uniform(0.4, 1.0))
+        image = apply_condition(str(rng.choice(CONDITIONS[1:])), image, rng, rng.uniform(0.4, 1.0))
     return to_bytes(image)
 
 
 def shifted_tile(split: str, classname: str, number: int) -> Array:
-    """A tile of LandCoverShift: unlike the tiles that the small CLIP was trained on.
+    """Draws a tile of LandCoverShift, unlike the tiles that the small CLIP was trained on.
 
     It may be rotated, mixed with another class, have a colour cast, and be under strong conditions.
 
     Args:
-        split: `train`, `val` or `test`.
-        classname: One of CLASSNAMES.
+        split: Name of the split: `train`, `val` or `test`.
+        classname: Name of the class, from CLASSNAMES.
         number: Number of the image within split and class, from 0.
 
     Returns:
-        uint8 (SIZE, SIZE, 3).
+        The tile, uint8 (SIZE, SIZE, 3).
     """
     rng = tile_rng("landcover_shift", split, classname, number)
     image = draw(classname, rng)
@@ -257,21 +266,21 @@ def shifted_tile(split: str, classname: str, number: int) -> Array:
         image = image * gain + offset
     for condition in rng.choice(["hazy", "noisy", "blurry"], 2, replace=False):
         if rng.random() < 0.4:
-            image = under(str(condition), image, rng, rng.uniform(0.4, 0.8))
+            image = apply_condition(str(condition), image, rng, rng.uniform(0.4, 0.8))
     return to_bytes(image)
 
 
 def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Array:
-    """A tile under a corruption. With equal generators, severities differ only in strength.
+    """Corrupts a tile. With equal generators, severities differ only in strength.
 
     Args:
-        tile: uint8 (SIZE, SIZE, 3).
-        corruption: A key of STRENGTHS.
-        severity: Severity, from 1 to 5.
+        tile: The tile, uint8 (SIZE, SIZE, 3).
+        corruption: Name of the corruption, a key of STRENGTHS.
+        severity: Severity of the corruption, 1 to 5.
         rng: The corruption's generator.
 
     Returns:
-        uint8 (SIZE, SIZE, 3).
+        The corrupted tile, uint8 (SIZE, SIZE, 3).
     """
     image = tile.astype(np.float64) / 255
     strength = STRENGTHS[corruption][severity - 1]
@@ -289,10 +298,10 @@ def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Arra
 
 
 def blurred(image: Array, radius: float) -> Array:
-    """The mean over a disc with a soft edge; beyond the image its border is repeated.
+    """Averages an image over a disc with a soft edge. Beyond the image its border is repeated.
 
     Args:
-        image: (SIZE, SIZE, 3).
+        image: The image, (SIZE, SIZE, 3).
         radius: Radius of the disc, in pixels.
     """
     reach = int(np.ceil(radius))
@@ -307,7 +316,7 @@ def blurred(image: Array, radius: float) -> Array:
 # The board
 
 def smooth(values: np.ndarray, low: float | np.ndarray, high: float | np.ndarray) -> np.ndarray:
-    """A soft threshold: 0 below `low`, 1 above `high`, linear in between.
+    """Applies a soft threshold: 0 below `low`, 1 above `high`, linear in between.
 
     With `low` above `high` it is reversed: 1 below `high`, 0 above `low`.
     """
@@ -315,23 +324,23 @@ def smooth(values: np.ndarray, low: float | np.ndarray, high: float | np.ndarray
 
 
 def to_edge(values: np.ndarray, period: float) -> np.ndarray:
-    """The distance to the nearest multiple of `period`."""
+    """Returns the distance of each value to the nearest multiple of `period`."""
     return np.minimum(values % period, period - values % period)
 
 
 def value_noise(
     rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0,
 ) -> np.ndarray:
-    """Random values on a coarse grid, interpolated between its points.
+    """Draws random values on a coarse grid, and interpolates between its points.
 
     Args:
         rng: The tile's generator.
-        size: Pixels of each side of the result.
-        cells: Cells of the grid in each direction.
-        stretch: Above 1 the cells are wider than high.
+        size: Number of pixels of each side of the result.
+        cells: Number of cells of the grid in each direction.
+        stretch: Width of a cell by its height.
 
     Returns:
-        About 0 to 1, (size, size).
+        Values from about 0 to 1, (size, size).
     """
     shape = max(2, round(cells) + 1), max(2, round(cells / stretch) + 1)
     grid = Image.fromarray(rng.random(shape, dtype=np.float32))
@@ -341,16 +350,16 @@ def value_noise(
 def fractal_noise(
     rng: np.random.Generator, size: int, cells: float, octaves: int = 3,
 ) -> np.ndarray:
-    """Value noise at several scales, each half as strong as the one before.
+    """Sums value noise at several scales, each half as strong as the one before.
 
     Args:
         rng: The tile's generator.
-        size: Pixels of each side of the result.
-        cells: Cells of the coarsest grid in each direction; they are doubled from scale to scale.
+        size: Number of pixels of each side of the result.
+        cells: Number of cells of the coarsest grid in each direction, doubled from scale to scale.
         octaves: Number of scales.
 
     Returns:
-        From 0 to 1, (size, size).
+        Values from 0 to 1, (size, size).
     """
     total: np.ndarray | int = 0
     for octave in range(octaves):
@@ -360,16 +369,16 @@ def fractal_noise(
     return (total - total.min()) / (total.max() - total.min())
 
 
-def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
-    """Board coordinates of points that are given along and across a direction.
+def board_points(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
+    """Returns board coordinates of points that are given along and across a direction.
 
     Args:
-        points: (..., 2), in pixels from the centre.
+        points: Points in pixels from the centre, along and across, (..., 2).
         angle: Angle of the direction, in radians.
         centre: Centre in board coordinates.
 
     Returns:
-        x and y, (..., 2).
+        The coordinates x and y, (..., 2).
     """
     along, across = np.moveaxis(np.asarray(points, float), -1, 0)
     x = along * np.cos(angle) - across * np.sin(angle)
@@ -378,19 +387,19 @@ def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
 
 
 def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
-    """The corners of a rotated rectangle.
+    """Returns the corners of a rotated rectangle.
 
     Args:
         centre: Centre in board coordinates.
-        length: Pixels along `angle`.
-        width: Pixels across it.
+        length: Number of pixels along `angle`.
+        width: Number of pixels across it.
         angle: Angle in radians.
 
     Returns:
-        x and y, (4, 2).
+        The coordinates x and y, (4, 2).
     """
     corners = np.array(((1, 1), (1, -1), (-1, -1), (-1, 1)))
-    return turned(corners * (length / 2, width / 2), angle, centre)
+    return board_points(corners * (length / 2, width / 2), angle, centre)
 
 
 class Board:
@@ -411,11 +420,11 @@ class Board:
         self.sun = rng.uniform(0, 2 * np.pi)
 
     def uniform(self, low: float, high: float) -> float:
-        """A random number."""
+        """Draws a number between two ends."""
         return float(self.rng.uniform(low, high))
 
     def angle(self) -> float:
-        """The random angle of a line, which has no direction: up to π."""
+        """Draws the angle of a line, which has no direction: from 0 to π."""
         return self.uniform(0, np.pi)
 
     def chance(self, share: float) -> bool:
@@ -423,20 +432,25 @@ class Board:
         return bool(self.rng.random() < share)
 
     def colour(self, *choices: Colour, spread: float = 0.03) -> np.ndarray:
-        """One of the colours, a little lighter or darker and with a slightly different hue."""
+        """Draws one of the colours, a little lighter or darker and of a slightly different hue.
+
+        Args:
+            choices: The colours.
+            spread: Standard deviation of the brightness; that of each channel is half of it.
+        """
         base = np.asarray(choices[self.rng.integers(len(choices))])
         lighter = base + self.rng.normal(0, spread)
         varied = lighter + self.rng.normal(0, spread / 2, 3)
         return np.clip(varied, 0, 1).astype(np.float32)
 
     def noise(self, cells: float, octaves: int = 3) -> np.ndarray:
-        """Fractal noise over the board, from 0 to 1; see `fractal_noise`."""
+        """Draws fractal noise over the board, from 0 to 1; see `fractal_noise`."""
         return fractal_noise(self.rng, BOARD, cells, octaves)
 
     def axes(
         self, angle: float, centre: Any = (BOARD / 2, BOARD / 2),
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinates of all pixels along and across a direction, in pixels from the centre.
+        """Returns coordinates of all pixels along and across a direction, in pixels from a centre.
 
         Args:
             angle: Angle of the direction, in radians.
@@ -447,17 +461,17 @@ class Board:
         return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
 
     def direction(self) -> tuple[float, np.ndarray, np.ndarray]:
-        """A random direction, and the coordinates along and across it."""
+        """Draws a direction. Returns its angle, and the coordinates along and across it."""
         angle = self.angle()
         return angle, *self.axes(angle)
 
     def fill(self, colour: Colour, rough: float = 0.1, cells: float = 6) -> None:
-        """Ground of one colour with light and dark patches and fine grain.
+        """Draws ground of one colour with light and dark patches and fine grain.
 
         Args:
             colour: The colour.
-            rough: By how much patches are lighter or darker.
-            cells: How many patches lie side by side.
+            rough: Largest difference of a patch from the colour, where white is 1.
+            cells: Number of patches side by side.
         """
         mottle = (self.noise(cells) - 0.5) * 2 * rough
         mottle = mottle + self.rng.normal(0, rough / 5, (BOARD, BOARD))
@@ -472,20 +486,20 @@ class Board:
         self, cells: float, octaves: int, low: float, high: float, *colours: Colour,
         strength: float,
     ) -> None:
-        """Irregular patches of one of the colours, where noise exceeds a soft threshold.
+        """Draws irregular patches of one of the colours, where noise exceeds a soft threshold.
 
         Args:
-            cells: Cells of the noise, as for `fractal_noise`.
-            octaves: Its number of scales.
-            low: Noise below which there is nothing of a patch.
-            high: Noise above which there is all of it.
-            colours: What is chosen from.
+            cells: Number of cells of the noise, see `fractal_noise`.
+            octaves: Number of scales of the noise.
+            low: Level of noise below which there is nothing of a patch.
+            high: Level of noise above which there is all of it.
+            colours: The colours, of which one is drawn.
             strength: Opacity of the patches, from 0 to 1.
         """
         self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)
 
     def strip(self, distance: np.ndarray, width: float, colour: Colour) -> None:
-        """A road or the like around a line.
+        """Draws a road or the like around a line.
 
         Args:
             distance: Distance of each pixel from the line, (BOARD, BOARD).
@@ -502,12 +516,12 @@ class Board:
         self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45,
         strength: float = 1.0,
     ) -> None:
-        """An object that stands on the ground and has a shadow.
+        """Draws an object that stands on the ground and has a shadow.
 
         Args:
-            mask: Where it is.
-            colour: Its colour.
-            height: Pixels by which the shadow is moved away from the sun.
+            mask: Mask of the object, (BOARD, BOARD).
+            colour: Colour of the object.
+            height: Number of pixels by which the shadow is moved away from the sun.
             dark: Share of the light that the shadow takes.
             strength: Opacity of the object, from 0 to 1.
         """
@@ -516,11 +530,11 @@ class Board:
         self.paint(mask, colour, strength)
 
     def mask(self, kind: str, shapes: Iterable[Any], **options: Any) -> np.ndarray:
-        """A mask of shapes of one kind.
+        """Returns a mask of shapes of one kind.
 
         Args:
-            kind: A method of Pillow's ImageDraw, such as `polygon`.
-            shapes: For each shape the coordinates that the method takes.
+            kind: Name of a method of Pillow's ImageDraw, such as `polygon`.
+            shapes: Coordinates of each shape, as the method takes them.
             options: Further arguments of the method.
         """
         image = Image.new("L", (BOARD, BOARD))
@@ -532,21 +546,21 @@ class Board:
     def boxes(
         self, centres: Iterable[Any], length: float, width: float, angle: float,
     ) -> np.ndarray:
-        """A mask of equal rectangles; see `box`."""
+        """Returns a mask of equal rectangles; see `box` for the arguments."""
         return self.mask("polygon", (box(centre, length, width, angle) for centre in centres))
 
     def discs(self, centres: np.ndarray, radii: np.ndarray | float) -> np.ndarray:
-        """A mask of discs with centres (n, 2) and radii (n,), or one radius for all."""
+        """Returns a mask of discs with centres (n, 2) and radii (n,), or one radius for all."""
         radii = np.broadcast_to(radii, len(centres))[:, None]
         return self.mask("ellipse", np.hstack([centres - radii, centres + radii]))
 
     def trees(self, centres: np.ndarray, radii: np.ndarray, green: Colour) -> None:
-        """Round crowns with their shadows, lit from one side.
+        """Draws round crowns with their shadows, lit from one side.
 
         Args:
             centres: Centres in board coordinates, (n, 2).
             radii: Radii in pixels, (n,).
-            green: The colour of all.
+            green: The colour of all crowns.
         """
         crowns = self.discs(centres, radii)
         self.stand(crowns, green, float(np.mean(radii)) * 1.1)
@@ -555,20 +569,20 @@ class Board:
         self.paint(lit * crowns, np.asarray(green) * 1.35 + 0.03, 0.7)
 
     def scatter(self, count: int) -> np.ndarray:
-        """Random points (count, 2) over the board and a little beyond its edges."""
+        """Draws points (count, 2) over the board and a little beyond its edges."""
         return self.rng.uniform(-4, BOARD + 4, (count, 2))
 
     def grove(
         self, fewest: int, most: int, smallest: float, largest: float, *greens: Colour,
     ) -> None:
-        """Scattered trees of one of the greens.
+        """Draws scattered trees of one of the greens.
 
         Args:
             fewest: Least number of trees.
-            most: The number stays below it.
+            most: Number that the number of trees stays below.
             smallest: Least radius of a crown, in pixels.
-            largest: Greatest radius.
-            greens: What is chosen from.
+            largest: Greatest radius of a crown, in pixels.
+            greens: The colours, of which one is drawn.
         """
         count = int(self.rng.integers(fewest, most))
         centres = self.scatter(count)
@@ -584,7 +598,7 @@ class Land(Board):
 
         Args:
             low: Least width of a plot, in pixels.
-            high: Greatest width.
+            high: Greatest width of a plot, in pixels.
 
         Returns:
             The direction of the plots, a mask for each, and the distance of each pixel from the
@@ -604,12 +618,12 @@ class Land(Board):
     def rows(
         self, angle: float, spacing: float, bend: float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A wave across rows, such as vines or furrows.
+        """Returns a wave across rows, such as vines or furrows.
 
         Args:
             angle: Direction of the rows, in radians.
-            spacing: Pixels from row to row.
-            bend: Pixels by which they curve.
+            spacing: Number of pixels from row to row.
+            bend: Number of pixels by which the rows curve.
 
         Returns:
             The wave, from −1 between rows to 1 on them, and the coordinate along the rows.
@@ -620,7 +634,7 @@ class Land(Board):
         return np.cos(2 * np.pi * across / spacing), along
 
     def maybe_barn(self) -> None:
-        """In a fifth of the tiles, a barn with its shadow."""
+        """Draws a barn with its shadow in a fifth of the tiles."""
         if self.chance(0.2):
             centre = self.scatter(1)
             length = self.uniform(10, 16)
@@ -660,7 +674,7 @@ class Land(Board):
         lane = spacing * self.uniform(1.0, 1.6)
         i, j = np.meshgrid(np.arange(-14, 15), np.arange(-14, 15))
         grid = np.stack([i * spacing + self.uniform(0, spacing), j * lane], -1)
-        points = turned(grid.reshape(-1, 2), angle)
+        points = board_points(grid.reshape(-1, 2), angle)
         points = points + self.rng.normal(0, 0.7, points.shape)
         is_near = np.abs(points - BOARD / 2).max(1) < BOARD / 2 + 8
         is_planted = self.rng.random(len(points)) > 0.05
@@ -753,13 +767,19 @@ class Land(Board):
         self.paint(smooth(np.abs(self.noise(3, 2) - 0.5), 0.035, 0.02), water)
 
     def cars(self, points: np.ndarray, angle: float, length: float) -> None:
-        """Cars at the points, all along one direction, in several colours."""
+        """Draws cars at the points, all along one direction, in several colours.
+
+        Args:
+            points: Centres in board coordinates, (n, 2).
+            angle: Direction of the cars, in radians.
+            length: Length of a car, in pixels.
+        """
         for number, colour in enumerate(CAR):
             mask = self.boxes(points[number::len(CAR)], length, length * 0.5, angle)
             self.paint(mask, self.colour(colour, spread=0.05))
 
     def hall(self, centre: np.ndarray, length: float, width: float, angle: float) -> None:
-        """A large ribbed flat roof."""
+        """Draws a large ribbed flat roof; see `box` for the arguments."""
         roof = self.boxes([centre], length, width, angle)
         self.stand(roof, self.colour(*FLAT_ROOF), 5, 0.5)
         along, across = self.axes(angle)
@@ -786,7 +806,7 @@ class Land(Board):
             for side in (-1, 1):
                 for along_street in places:
                     grid.append((along_street, row + side * (8 + house * 0.4)))
-        centres = turned(grid, angle) + self.rng.normal(0, 0.6, (len(grid), 2))
+        centres = board_points(grid, angle) + self.rng.normal(0, 0.6, (len(grid), 2))
         centres = centres[self.rng.random(len(grid)) > 0.12]
         lengths = self.rng.uniform(0.68, 0.88, len(centres)) * house
         widths = self.rng.uniform(0.5, 0.7, len(centres)) * house
@@ -794,7 +814,7 @@ class Land(Board):
         lit_halves = []
         for centre, length, width in zip(centres, lengths, widths, strict=True):
             roofs.append(box(centre, length, width, angle))
-            middle = turned((0, width / 4), angle, centre)
+            middle = board_points((0, width / 4), angle, centre)
             lit_halves.append(box(middle, length, width / 2, angle))
         self.stand(self.mask("polygon", roofs), self.colour(*ROOF), 3)
         for first in range(3):  # two houses in five have roofs of another colour
@@ -812,7 +832,7 @@ class Land(Board):
                 position = np.array([i * size * 1.1, j * size]) + self.rng.normal(0, 4, 2)
                 length = size * self.uniform(0.6, 0.95)
                 width = size * self.uniform(0.45, 0.8)
-                self.hall(turned(position, angle), length, width, angle)
+                self.hall(board_points(position, angle), length, width, angle)
         if self.chance(0.5):
             corner = self.rng.uniform(15, BOARD - 15, (1, 2))
             tanks = corner + np.array([[0, 0], [11, 0], [0, 11], [11, 11]])
@@ -838,9 +858,9 @@ class Land(Board):
         lines = smooth(np.abs((along + stall / 2) % stall - stall / 2), 0.8, 0.3)
         marks = lines * (from_row < bay * 0.32)
         self.paint(marks, (0.85, 0.85, 0.83), 0.6)
-        self.cars(self.rng.permutation(turned(points, angle)), angle + np.pi / 2, bay * 0.25)
+        self.cars(self.rng.permutation(board_points(points, angle)), angle + np.pi / 2, bay * 0.25)
         if self.chance(0.35):
-            self.hall(turned((0, 75), angle), 150, 60, angle)
+            self.hall(board_points((0, 75), angle), 150, 60, angle)
         if self.chance(0.4):
             self.grove(4, 10, 2, 3.5, *LEAF)
 
@@ -861,12 +881,12 @@ class Land(Board):
         if self.chance(0.65):
             self.paint(smooth(across, position + 34, position + 35), self.colour(*CONCRETE))
             for spot in np.arange(-70, 80, 30) + self.uniform(0, 20):
-                centre = turned((spot, position + 50), angle)
+                centre = board_points((spot, position + 50), angle)
                 size = self.uniform(21, 27)
                 course = angle - np.pi / 2
                 outlines = []
                 for part in (FUSELAGE, WINGS, TAIL):
-                    outlines.append(turned(size * np.array(part), course, centre))
+                    outlines.append(board_points(size * np.array(part), course, centre))
                 self.stand(self.mask("polygon", outlines), (0.95, 0.95, 0.96), 2.5)
         else:
             taxiway = self.colour(*ASPHALT, *CONCRETE[:2])
@@ -875,7 +895,8 @@ class Land(Board):
             self.strip(np.abs(along - self.uniform(-40, 40)) + 99 * outside, 9, taxiway)
 
     def surroundings(self) -> None:
-        """What is beside a road, railway or canal: fields, pasture, houses or plain ground."""
+        """Draws the land beside a road, railway or canal: fields, pasture, houses or plain ground.
+        """
         choice = self.rng.integers(5)
         if choice < 3:
             (self.annual_crop_land, self.pasture, self.residential_area)[choice]()
@@ -903,7 +924,7 @@ class Land(Board):
         sides = self.rng.choice([-1.5, -0.6, 0.6, 1.5], len(places)) * lane
         offset = float(np.mean(middle - curve))
         points = np.stack([places, bend * (places / (BOARD / 2)) ** 2 + offset + sides], 1)
-        self.cars(turned(points, angle), angle, 5)
+        self.cars(board_points(points, angle), angle, 5)
 
     def railway(self) -> None:
         """Ballast with sleepers and pairs of rails, one to five tracks, sometimes a train."""
@@ -929,13 +950,13 @@ class Land(Board):
                 self.stand(wagons.astype(np.float32), self.colour(*WAGON), 2.5)
 
     def countryside(self) -> None:
-        """Grass or bare ground with woods."""
+        """Draws grass or bare ground with woods."""
         self.fill(self.colour(*GRASS, *GRASS, *SOIL[:2]), 0.14, 5)
         woods = smooth(self.noise(5), 0.55, 0.62) * smooth(self.noise(40, 1), 0.2, 0.6)
         self.paint(woods, self.colour(*LEAF), 0.9)
 
     def ripples(self, mask: np.ndarray | np.float32, strength: float) -> None:
-        """Small waves under a mask."""
+        """Draws small waves under a mask."""
         noise = value_noise(self.rng, BOARD, 44, 3.0)
         _, _, across = self.direction()
         swell = np.sin(across / self.uniform(2.0, 4.5) + 5 * self.noise(4, 2))
@@ -973,7 +994,7 @@ class Land(Board):
         self.paint(water, self.colour(*WATER, *MURKY, DEEP[0]))
         self.ripples(water, 0.03)
         if self.chance(0.4):
-            centre = turned((self.uniform(-45, 45), position), angle)
+            centre = board_points((self.uniform(-45, 45), position), angle)
             barge = self.boxes([centre], self.uniform(20, 32), width * 0.35, angle)
             colour = self.colour((0.55, 0.30, 0.22), (0.30, 0.30, 0.33), (0.80, 0.79, 0.75))
             self.paint(barge, colour)
@@ -1005,18 +1026,24 @@ class Land(Board):
             course = self.rng.uniform(0, 2 * np.pi, 1)
             length = self.uniform(9, 16)
             waves = [((-0.5, 0), (-2.7, side)) for side in (-0.7, 0, 0.7)]
-            wake = length * turned(waves, course[0], 0)
+            wake = length * board_points(waves, course[0], 0)
             foam = self.mask("line", position + wake, width=2, joint="curve")
             self.paint(foam, (0.9, 0.94, 0.96), 0.6)
             self.vessels(position, course, length)
 
     def vessels(self, centres: np.ndarray, angles: np.ndarray, length: float) -> None:
-        """Boats with a pointed bow, most of them white, and a darker cabin."""
+        """Draws boats with a pointed bow, most of them white, and a darker cabin.
+
+        Args:
+            centres: Centres in board coordinates, (n, 2).
+            angles: Directions of the bows, in radians, (n,).
+            length: Length of a boat, in pixels.
+        """
         hulls = []
         cabins = []
         for centre, angle in zip(centres, angles, strict=True):
-            hulls.append(centre + length * turned(HULL, angle, 0))
-            aft = turned((-0.1 * length, 0), angle, centre)
+            hulls.append(centre + length * board_points(HULL, angle, 0))
+            aft = board_points((-0.1 * length, 0), angle, centre)
             cabins.append(box(aft, length * 0.4, length * 0.16, angle))
         self.paint(self.mask("polygon", hulls), (0.94, 0.94, 0.94))
         self.paint(self.mask("polygon", hulls[::5]), self.colour(*CAR))
@@ -1031,20 +1058,20 @@ class Land(Board):
         self.paint(smooth(across, shore + 0.5, shore - 0.5), self.colour(*CONCRETE))
         for position in np.arange(-80, 80, 34) + self.uniform(0, 20):
             if self.chance(0.5):
-                self.hall(turned((position, shore - 16), angle), 26, 16, angle)
+                self.hall(board_points((position, shore - 16), angle), 26, 16, angle)
             else:
                 stack = []
                 for column in range(5):
                     for row in range(2):
                         container = (position + 4.5 * column, shore - 8 - 9 * row)
-                        stack.append(turned(container, angle))
+                        stack.append(board_points(container, angle))
                 for first in range(3):
                     self.paint(self.boxes(stack[first::3], 3.5, 8, angle), self.colour(*CONTAINER))
         berth = self.uniform(26, 36)
         reach = self.uniform(50, 85)
         length = self.uniform(9, 13)
         piers = np.arange(-90, 90, berth) + self.uniform(0, berth)
-        lines = [turned(((pier, shore), (pier, shore + reach)), angle) for pier in piers]
+        lines = [board_points(((pier, shore), (pier, shore + reach)), angle) for pier in piers]
         planks = self.mask("line", lines, width=3)
         self.paint(planks, self.colour((0.72, 0.70, 0.66), (0.60, 0.53, 0.45)))
         berths = []  # across the piers, along them, side of the pier
@@ -1055,7 +1082,7 @@ class Land(Board):
         moored = np.array(berths)
         moored = moored[self.rng.random(len(moored)) < 0.7]
         courses = np.where(moored[:, 2] < 0, angle + np.pi, angle)
-        self.vessels(turned(moored[:, :2], angle), courses, length)
+        self.vessels(board_points(moored[:, :2], angle), courses, length)
 
     def beach(self) -> None:
         """Sand between surf and green land, with parasols; shallow water turns deep."""
@@ -1086,7 +1113,7 @@ class Land(Board):
         """Crown beside crown with dark gaps, sometimes a clearing."""
         self.rgb[:] = self.colour(*CROWN)
         cell = self.uniform(5, 13)
-        side = int(np.sqrt(int((BOARD / cell + 2) ** 2)))  # of a grid of trees
+        side = int(np.sqrt(int((BOARD / cell + 2) ** 2)))  # trees along each side of the grid
         grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1) * cell - cell / 2
         trees = grid + self.rng.uniform(-0.45, 0.45, grid.shape) * cell
         column = ((self.x + cell) / cell).astype(int).clip(0, side - 1)

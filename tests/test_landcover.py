@@ -9,11 +9,11 @@ from promptcal.datasets.synthetic import (
     CLASSNAMES,
     CONDITIONS,
     SIZE,
+    apply_condition,
     draw,
     shifted_tile,
     tile,
     tile_rng,
-    under,
 )
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers import build_cfg
@@ -70,8 +70,8 @@ def test_a_tile_depends_on_its_key_alone():
 @pytest.mark.parametrize("condition", CONDITIONS[1:])
 def test_a_stronger_condition_changes_a_tile_more(condition):
     plain = draw("residential area", tile_rng("plain"))
-    weak = under(condition, plain, tile_rng("same"), 0.3)
-    strong = under(condition, plain, tile_rng("same"), 1.0)
+    weak = apply_condition(condition, plain, tile_rng("same"), 0.3)
+    strong = apply_condition(condition, plain, tile_rng("same"), 1.0)
     assert 0.01 < np.abs(weak - plain).mean() < np.abs(strong - plain).mean()
 
 

@@ -394,7 +394,7 @@ def test_help_settings_prints_the_table(capsys):
     assert "TRAINER.SOC.LAMBDA" not in shared and "--help-settings NAME" in shared
     main(["--help-settings", "SoC"])
     with_method = capsys.readouterr().out
-    assert "TRAINER.SOC.LAMBDA  [30.0]" in with_method and "λ; the paper uses 14" in with_method
+    assert "TRAINER.SOC.LAMBDA  [30.0]" in with_method and "λ, weight of the penalty; the paper uses 14" in with_method
     main(["--trainer", "SoC", "--help-settings"])
     assert capsys.readouterr().out == with_method
     with pytest.raises(ConfigError, match="unknown trainer 'Sock'"):

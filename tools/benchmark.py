@@ -22,10 +22,11 @@ from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.plugins import load_plugins
 
 SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
-REACHED = {None: "", True: "reached", False: "missed"}  # a goal; None: there is none
+REACHED = {None: "", True: "reached", False: "missed"}  # words for a goal; None: there is none
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, and prints the tables; argv = None takes the arguments of this process."""
     parser = tool_parser(__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="one round, few images: about three minutes"
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def speed_table(rows: Sequence) -> str:
-    """Times and speeds beside those of the reference.
+    """Returns a table of times and speeds beside those of the reference.
 
     Args:
         rows: The rows that `benchmark_cases.measure` returns.
@@ -117,7 +118,7 @@ def speed_table(rows: Sequence) -> str:
 
 
 def launch_table(rows: Sequence) -> str:
-    """The number of launches per image on a GPU, with the goals.
+    """Returns a table of the number of launches per image on a GPU, with the goals.
 
     Args:
         rows: The rows that `launches.count_launches` returns.
@@ -143,7 +144,7 @@ def launch_table(rows: Sequence) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A number with its unit: at least three significant digits, below a second in milliseconds."""
+    """Returns a number with its unit: three significant digits; below a second, milliseconds."""
     if unit == "s" and value < 1:
         value = 1000 * value
         unit = "ms"

@@ -1,8 +1,8 @@
-"""The benchmark's measurements: the text side of an episode, whole images, and views.
+"""Measures the speed of the text side of an episode, of whole images, and of making views.
 
-Compared with a slow reference: for episodes `trainers/reference.py`, all 77 tokens of every class,
-one image at a time, a forward pass, a backward pass and another forward pass. For views it is the
-public pipeline: torchvision's crops and AugMix with Pillow, view by view.
+Each is compared with a slow reference. For episodes it is `trainers/reference.py`: all 77 tokens of
+every class, one image at a time, a forward pass, a backward pass and another forward pass. For
+views it is the public pipeline: torchvision's crops and AugMix with Pillow, view by view.
 """
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-METHOD = "SoC"  # whose episodes are timed; other methods differ by less than 1 %
+METHOD = "SoC"  # method of the episodes; those of other methods differ by less than 1 %
 NUM_VIEWS = 64
-CHUNK = 8  # views that are normalised and encoded together, as on a CPU
-EPISODES = 4  # adapted at once
+CHUNK = 8  # number of views that are normalised and encoded together, as on a CPU
+EPISODES = 4  # number of images that are adapted at once
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
+    """The conditions of the measurements.
 
     Attributes:
         shape: Name of the shape of the CLIP with random weights; see `measuring.SHAPES`.
         classes: Number of classes.
         images: Images that views are made of.
-        image_source: What these images are, in words.
-        rounds: How often each task is timed; the median counts.
+        image_source: Words for these images, such as "8 photographs".
+        rounds: Number of times that each task is timed; the median counts.
     """
 
     shape: str
@@ -66,12 +66,12 @@ class Row:
     """One measurement, that of the reference, and the goal for their ratio.
 
     Attributes:
-        what: What was timed, in words.
+        what: Words for what was timed.
         unit: Unit of both measurements: s, views/s or images/s.
-        ours: What promptcal takes.
-        reference: What it is compared with.
+        ours: The measurement of promptcal.
+        reference: The measurement of the reference.
         goal: Goal for the ratio; None if there is none.
-        measured_on: The conditions, in words.
+        measured_on: Words for the conditions.
         cost: Whether the ratio is ours ÷ reference, and the goal an upper bound.
     """
 
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times as good as the reference; of a cost, how many times as much."""
+        """The number of times that ours is as good as the reference; for a cost, as much."""
         if self.unit == "s" and not self.cost:  # fewer seconds are better
             return self.reference / self.ours
         return self.ours / self.reference
@@ -101,7 +101,7 @@ class Row:
 
 
 def measure(settings: Settings) -> list[Row]:
-    """All measurements, on one thread."""
+    """Makes all measurements, on one thread."""
     torch.set_num_threads(1)
     with torch.no_grad():
         # Views first: the public pipeline is faster once a process has allocated much memory.
@@ -112,7 +112,7 @@ def measure(settings: Settings) -> list[Row]:
 
 
 def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) -> TPT:
-    """The method as in a run, with all that is constant in a run computed.
+    """Returns the method as in a run, with all that is constant in a run computed.
 
     Args:
         model: A CLIP with random weights.
@@ -131,7 +131,7 @@ def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) ->
 
 
 def measure_episodes(settings: Settings) -> list[Row]:
-    """Seconds per image: of the text side, and of a whole image.
+    """Measures seconds per image: of the text side, and of a whole image.
 
     The text side is all that is left where view features are cached. The reference encodes the
     views with CLIP's own tower, then adapts.
@@ -186,7 +186,7 @@ def measure_episodes(settings: Settings) -> list[Row]:
 
 
 def measure_views(settings: Settings) -> list[Row]:
-    """From decoded images to normalised views.
+    """Measures the way from decoded images to normalised views.
 
     The public pipeline allocates memory for every view, which takes a new process up to half of its
     time (page faults), and less once large blocks have been freed: both are measured.
@@ -218,13 +218,13 @@ def measure_views(settings: Settings) -> list[Row]:
 
 
 def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
-    """Normalised views (64, 3, size, size) as the public code of TPT makes them.
+    """Makes normalised views (64, 3, size, size) as the public code of TPT does.
 
     It makes view by view, and normalises the result of each chain of AugMix before mixing.
 
     Args:
         image: A decoded image.
-        size: Pixels per side of a view.
+        size: Number of pixels per side of a view.
         augmix: Whether AugMix follows the random crop.
     """
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
@@ -243,7 +243,7 @@ def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
 
 
 def measure_threads(settings: Settings) -> list[Row]:
-    """Views with AugMix in several threads.
+    """Measures views with AugMix in several threads.
 
     Images per second are compared between two threads and one, CPU time per image between eight
     and one.

@@ -1,6 +1,4 @@
-"""The checks of `tools/doctor.py`: the machine, the correctness of numbers, and the throughput of
-each part.
-"""
+"""Checks a machine for `tools/doctor.py`: its parts, its numbers, and the speed of each step."""
 from __future__ import annotations
 
 import time
@@ -51,36 +49,40 @@ FAULT = "fault"
 VIEWS = "views"
 TOWER = "image tower"
 EPISODE = "episode"
-TEST_IMAGES = 48  # that zero-shot accuracy is measured on
-MAX_FLIPPED = 0.03  # share of the first step's signs; fp16 flips less than 0.1 % on the small CLIP
-MIN_ACCURACY = 0.75  # of the known accuracy, on a few images
-# Encoded to time the image tower of a CPU, whose cost is proportional; 64 take seconds
+TEST_IMAGES = 48  # number of images on which zero-shot accuracy is measured
+# Largest share of the first step's signs that fp16 may flip. It flips less than 0.1 % on the small
+# CLIP.
+MAX_FLIPPED = 0.03
+MIN_ACCURACY = 0.75  # least share of the known accuracy that a few images may reach
+# Number of views that are encoded to time the image tower on a CPU, where time is proportional to
+# it. 64 would take seconds.
 VIEWS_ON_CPU = 8
-STORE_FEATURES = "set CACHE.DIR FOLDER, which keeps view features for every later run"
+# Advice for the slowest part, on a CPU and on a GPU.
+CACHE_SETTING = "CACHE.DIR FOLDER, which keeps view features for every later run"
 ADVICE = {
-    VIEWS: f"set DATALOADER.NUM_WORKERS auto, and {STORE_FEATURES.removeprefix('set ')}",
-    TOWER: f"{STORE_FEATURES}; or use a GPU",
+    VIEWS: f"set DATALOADER.NUM_WORKERS auto, and {CACHE_SETTING}",
+    TOWER: f"set {CACHE_SETTING}; or use a GPU",
     EPISODE: "set TTA.JACOBIAN on where thousands of images follow; or a larger TTA.EPISODES",
 }
 GPU_ADVICE = {
-    VIEWS: f"give the process more cores, or {STORE_FEATURES}",
-    TOWER: STORE_FEATURES,
+    VIEWS: f"give the process more cores, or set {CACHE_SETTING}",
+    TOWER: f"set {CACHE_SETTING}",
     EPISODE: ADVICE[EPISODE],
 }
 
 
 @dataclass(frozen=True)
 class PlannedRuns:
-    """The runs of SoC that the machine is checked for.
+    """The runs of SoC for which the machine is checked.
 
     Attributes:
         backbone: Name of the backbone, as in MODEL.BACKBONE.NAME.
         root: Folder of the data sets; None = there are none.
-        cache: CACHE.DIR of the runs; None = they have none.
-        device: DEVICE.
-        workers: DATALOADER.NUM_WORKERS, a number or auto.
+        cache: Folder of cached view features, CACHE.DIR; None = there is none.
+        device: Device of the runs, as in DEVICE.
+        workers: Number of threads, as in DATALOADER.NUM_WORKERS, or auto.
         classes: Number of classes to adapt with.
-        opts: Settings of the runs, as KEY VALUE.
+        opts: Further settings of the runs, as KEY VALUE pairs.
     """
 
     backbone: str
@@ -92,14 +94,14 @@ class PlannedRuns:
     opts: Sequence[str] = ()
 
 
-class Check(NamedTuple):
-    """One row of the table.
+class MachineCheck(NamedTuple):
+    """The result of a check, one row of the table.
 
     Attributes:
-        what: What was checked.
-        found: What was found, in words.
-        state: OK, NOTE or FAULT.
-        advice: What to do if it is not OK; "" otherwise.
+        what: Name of what was checked.
+        found: Result of the check, in words.
+        state: State of the check: OK, NOTE or FAULT.
+        advice: Advice if it is not OK; "" otherwise.
     """
 
     what: str
@@ -109,11 +111,12 @@ class Check(NamedTuple):
 
 
 @fixed_numerics()
-def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
-    """All checks for planned runs.
+def diagnose(runs: PlannedRuns) -> tuple[list[MachineCheck], dict[str, object]]:
+    """Makes all checks for planned runs.
 
     Returns:
-        The checks; and the verdict, the bottleneck and the seconds per image of each part.
+        The checks; and a summary with the verdict, the bottleneck and the seconds per image of each
+        part.
     """
     name = runs.backbone
     device = pick_device(runs.device)
@@ -143,7 +146,7 @@ def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
     slowest = max(slowest_group, key=lambda part: slowest_group[part])
     advice = GPU_ADVICE if is_gpu(device) else ADVICE
     for part, needed in seconds.items():
-        checks.append(unless(
+        checks.append(check_unless(
             part == slowest, f"speed: {part}", f"{1000 * needed:.3g} ms per image", advice[part]))
     per_second = 1 / sum(slowest_group.values())
     verdict = (f"{slowest} is the bottleneck, about {per_second:.3g} images per second: "
@@ -151,33 +154,33 @@ def diagnose(runs: PlannedRuns) -> tuple[list[Check], dict[str, object]]:
     return checks, {"verdict": verdict, "bottleneck": slowest, "seconds_per_image": seconds}
 
 
-def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) -> list[Check]:
-    """Backbone, versions, GPU and processor.
+def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) -> list[MachineCheck]:
+    """Checks backbone, versions, GPU and processor.
 
     Args:
         name: Name of the backbone.
         device: Device that runs would use.
-        facts: What `measuring.machine` returns.
+        facts: Description of the machine, as `measuring.machine` returns it.
     """
     versions = [f"{package} {version}" for package, version in facts["versions"].items()]
     gpu = gpu_name(device) or "none"
     load = facts["load"] or 0  # None where the system does not count it
     is_busy = load > facts["cores"] / 2
     return [
-        unless(
+        check_unless(
             name == SMALL,
             "backbone",
             name,
             "many times as fast as a real CLIP: try --backbone ViT-B/16",
         ),
-        Check("versions", ", ".join(versions)),
-        unless(
+        MachineCheck("versions", ", ".join(versions)),
+        check_unless(
             gpu == "none",
             "GPU",
             f"{gpu}; CUDA of torch: {torch.version.cuda or 'none'}",
             "if there is one: check its driver (nvidia-smi) and torch",
         ),
-        unless(
+        check_unless(
             is_busy,
             "processor",
             f"{facts['processor']}, {facts['cores']} cores for this process, load {facts['load']}",
@@ -187,7 +190,7 @@ def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) ->
 
 
 def usable_dataset(name: str, root: Path | None) -> Dataset | None:
-    """A data set to measure zero-shot accuracy on; None if there is none.
+    """Finds a data set on which zero-shot accuracy can be measured; None if there is none.
 
     Args:
         name: Name of the backbone. The small CLIP is measured on the data that it was trained for.
@@ -204,38 +207,38 @@ def usable_dataset(name: str, root: Path | None) -> Dataset | None:
     return None
 
 
-def unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> Check:
-    """A check that is as it should be unless `bad`; then it has a state and an advice.
+def check_unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> MachineCheck:
+    """Returns a check that is OK, or has a state and an advice if `bad`.
 
     Args:
         bad: Whether something is not as it should be.
-        what: What was checked.
-        found: What was found, in words.
-        advice: What to do if `bad`.
-        state: State of the check if `bad`, NOTE or FAULT.
+        what: Name of what was checked.
+        found: Result of the check, in words.
+        advice: Advice if `bad`.
+        state: State of the check if `bad`: NOTE or FAULT.
     """
     if bad:
-        return Check(what, found, state, advice)
-    return Check(what, found)
+        return MachineCheck(what, found, state, advice)
+    return MachineCheck(what, found)
 
 
 def precision(
     backbone: Backbone, name: str, classnames: Sequence[str], images: Sequence[Image.Image],
-) -> Check:
+) -> MachineCheck:
     """Checks whether TPT's first step is the same in fp16 as in fp32.
 
     AdamW's first step is the learning rate times the gradient's sign, so wrong gradients show as
     flipped signs. It is checked on a GPU, and for the small CLIP on a CPU too.
 
     Args:
-        backbone: The CLIP.
+        backbone: The model.
         name: Name of the backbone.
         classnames: Names of the classes to adapt with.
         images: Images to adapt to.
     """
     what = f"precision on {backbone.device}"
     if not is_gpu(backbone.device) and name != SMALL:
-        return Check(what, "fp32, the default on a CPU")
+        return MachineCheck(what, "fp32, the default on a CPU")
     step = 0.005
     contexts = []
     for setting in ("fp32", "fp16"):
@@ -246,7 +249,7 @@ def precision(
     full, half = contexts
     same = (full - half).abs() < step
     flipped = 1 - same.float().mean().item()  # NaN counts as flipped
-    return unless(
+    return check_unless(
         flipped > MAX_FLIPPED,
         what,
         f"fp16 flips {flipped:.2%} of the first step's signs",
@@ -255,17 +258,17 @@ def precision(
     )
 
 
-def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
-    """Accuracy on a few images compared with the known accuracy on the whole set.
+def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> MachineCheck:
+    """Checks the accuracy on a few images against the known accuracy on the whole set.
 
     Args:
-        backbone: The CLIP.
+        backbone: The model.
         name: Name of the backbone, to find the published accuracy.
         dataset: Data set whose test images are used; None = there is none.
     """
     if dataset is None:
-        return Check("zero-shot accuracy", "no data to measure it on", NOTE,
-                     f"--root DATA; {tool('check-data')}")
+        return MachineCheck("zero-shot accuracy", "no data to measure it on", NOTE,
+                            f"--root DATA; {tool('check-data')}")
     # Evenly spaced, because test sets list class after class.
     interval = max(1, len(dataset.test) // TEST_IMAGES)
     chosen = dataset.test[::interval][:TEST_IMAGES]
@@ -280,19 +283,19 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
         is_low = accuracy < MIN_ACCURACY * float(known.value) / 100
     else:
         is_low = accuracy <= 1.5 / len(dataset.classnames)
-    return unless(is_low, f"zero-shot on {type(dataset).__name__}", text,
+    return check_unless(is_low, f"zero-shot on {type(dataset).__name__}", text,
                   f"are these the right weights and class names? {tool('check-data')}", FAULT)
 
 
 def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
-    """Seconds per image of each part on its own: on one core, or on the GPU.
+    """Measures seconds per image of each part of a run by itself: on one core, or on the GPU.
 
     On a GPU the image tower is timed as in a run, with as many images and with their upload: a
     batch that does not fill it would look slower. A CPU encodes image by image, in pieces.
 
     Args:
         method: Method of the planned runs.
-        image: A decoded one, whose size is that of the data set's images.
+        image: A decoded image, whose size is that of the data set's images.
     """
     cfg = method.cfg
     backbone = method.clip.backbone
@@ -337,9 +340,9 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
 def stages(
     seconds: Mapping[str, float], threads: int, gpu: bool, cached: bool,
 ) -> list[dict[str, float]]:
-    """Seconds per image of the parts that a run needs, in groups that run at the same time.
+    """Groups the seconds per image of the parts that a run needs: groups run at the same time.
 
-    Threads prepare images while a GPU works; on a CPU everything shares the cores.
+    Threads prepare images while a GPU computes; on a CPU everything shares the cores.
 
     Args:
         seconds: Seconds per image of each part on its own.

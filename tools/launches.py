@@ -25,8 +25,8 @@ from promptcal.trainers.vlm.numerics import EPISODES_ON_GPU
 from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 METHOD = "SoC"
-REAL_SHAPE = "ViT-B/16"  # whose memory decides how many episodes run in one pass
-THIN_SHAPE = "thin"
+REAL_SHAPE = "ViT-B/16"  # model whose memory decides how many episodes run in one pass
+THIN_SHAPE = "thin"  # model whose operations are counted
 NUM_VIEWS = 64
 FEW_EPISODES = 8
 GOALS = {100: 250, 1000: 350}  # launches per image with default settings, by number of classes
@@ -34,14 +34,14 @@ GOALS = {100: 250, 1000: 350}  # launches per image with default settings, by nu
 
 @dataclass(frozen=True)
 class Launches:
-    """How many operations one image takes.
+    """The number of operations that one image takes.
 
     Attributes:
         classes: Number of classes.
         episodes: Number of images that are adapted at once.
         jacobian: Whether gradients go through a Jacobian.
         per_image: Launches per image.
-        goal: Largest number that is wanted; None if there is no goal.
+        goal: Largest number that reaches the goal; None if there is no goal.
     """
 
     classes: int
@@ -59,16 +59,16 @@ class Launches:
 
 
 def count_launches(all_classes: bool = True) -> list[Launches]:
-    """The launches per image of a run with stored view features, without and with a Jacobian.
+    """Counts the launches per image of a run with stored view features, with and without Jacobian.
 
-    They are counted in a process of its own: torch cannot compute gradients on a device that is
+    They are counted in another process: torch cannot compute gradients on a device that is
     registered after the first backward pass.
 
     Args:
         all_classes: Whether the larger number of classes is counted too, which takes a minute.
 
     Returns:
-        Nothing, if this version of torch can have no second device.
+        The counts; empty if this version of torch can have no second device.
     """
     if not far_device.available():
         return []
@@ -101,13 +101,13 @@ def count_in_this_process(all_classes: bool = True) -> list[Launches]:
 def count(
     classes: int, episodes: int, jacobian: bool = False, goal: int | None = None,
 ) -> Launches:
-    """Adapts one batch, and solves CoTS's temperatures for one part, as a run does.
+    """Counts launches while a batch is adapted and CoTS's temperatures of a part are solved.
 
     Args:
         classes: Number of classes.
-        episodes: Images in the batch.
+        episodes: Number of images in the batch.
         jacobian: Whether gradients go through a Jacobian.
-        goal: Goal for the launches per image.
+        goal: Goal for the launches per image; None = there is none.
     """
     cfg = build_cfg(METHOD, opts=["MODEL.PREC", "fp32"])
     names = class_names(classes)

@@ -1,4 +1,4 @@
-"""What the benchmark and the doctor share: a clock, a description of the machine, and inputs.
+"""Provides a clock, a description of the machine, and inputs for the benchmark and the doctor.
 
 The inputs are CLIPs of real shapes with random weights, class names of realistic lengths, random
 view features, drawn images and photographs.
@@ -65,7 +65,7 @@ SHAPES = {
         embed_dim=16, image_resolution=32, vision_layers=1, vision_width=64,
         vision_patch_size=16, transformer_width=64, transformer_heads=1, transformer_layers=12),
 }
-# How many of ImageNet's 1000 names have 1, 2, 3, ... tokens.
+# Numbers of ImageNet's 1000 names that have 1, 2, 3, ... tokens.
 NAME_TOKENS = (246, 508, 155, 49, 24, 9, 7, 1, 0, 0, 1)
 
 
@@ -74,14 +74,14 @@ def interleaved(
     rounds: int,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[K, float]:
-    """Median seconds of each task.
+    """Measures the median seconds of each task.
 
     The tasks take turns, so that a change of the clock rate affects all of them.
 
     Args:
         tasks: The functions to time, by name.
-        rounds: Turns of each task; in one a quick task repeats for `MIN_SECONDS`.
-        clock: Seconds since any moment; the default is CPU time.
+        rounds: Number of turns of each task; in a turn a quick task repeats for `MIN_SECONDS`.
+        clock: A function that returns seconds since any moment; the default is CPU time.
     """
     seconds: dict[K, list[float]] = {name: [] for name in tasks}
     for _ in range(rounds):
@@ -96,7 +96,7 @@ def interleaved(
 
 
 def machine() -> dict[str, Any]:
-    """A description of this machine.
+    """Describes this machine.
 
     Returns:
         `processor`: its name. `cores`: number of cores that this process may use. `load`: mean
@@ -124,7 +124,7 @@ def processor() -> str:
 
 
 def random_clip(shape: str) -> CLIP:
-    """A CLIP in evaluation mode with random weights; `shape` is a key of `SHAPES`."""
+    """Builds a CLIP in evaluation mode with random weights; `shape` is a key of `SHAPES`."""
     with torch.random.fork_rng(devices=[]):  # the seed of the CPU alone
         torch.manual_seed(0)
         model = CLIP(**SHAPES[shape]._asdict()).eval().requires_grad_(False)
@@ -133,7 +133,7 @@ def random_clip(shape: str) -> CLIP:
 
 
 def class_names(count: int) -> list[str]:
-    """Names with ImageNet's distribution of lengths, made of words that are one token each."""
+    """Makes names with ImageNet's distribution of lengths, of words that are one token each."""
     words = [word.removesuffix("</w>") for word in tokenizer.encoder if word.endswith("</w>")]
     words = [word for word in words if word.isascii() and word.isalpha() and len(word) > 3]
     # The lengths are the quantiles of ImageNet's distribution at count evenly spaced points.
@@ -144,13 +144,13 @@ def class_names(count: int) -> list[str]:
 
 
 def random_features(*shape: int) -> Tensor:
-    """Unit features, as the image tower gives them; the same ones for the same shape."""
+    """Draws unit features, as the image tower gives them; the same ones for the same shape."""
     generator = torch.Generator().manual_seed(0)
     return F.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
 def drawn_images(count: int) -> list[Image.Image]:
-    """Images with about the size and detail of photographs."""
+    """Draws images with about the size and detail of photographs."""
     rng = np.random.default_rng(0)
     images = []
     for _ in range(count):
@@ -162,11 +162,11 @@ def drawn_images(count: int) -> list[Image.Image]:
 
 
 def photographs(folder: Path, count: int) -> list[Image.Image]:
-    """Images from a folder and those below it, evenly spread over its files.
+    """Reads images from a folder and those below it, evenly spread over its files.
 
     Args:
         folder: The folder.
-        count: How many. If it has fewer, some are there several times.
+        count: Number of images. If the folder has fewer, some are returned several times.
     """
     files = sorted(path for path in folder.expanduser().rglob("*") if is_image_name(path.name))
     if not files:

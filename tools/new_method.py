@@ -38,7 +38,9 @@ class NAME(TPT):
 
     label = "LABEL"
     colour = "#B8860B"
-    settings = [Setting("LAMBDA", 10.0, "λ", allowed=Range(least=0), show="λ {}")]
+    settings = [
+        Setting("LAMBDA", 10.0, "λ, weight of the term", allowed=Range(least=0), show="λ {}"),
+    ]
 
     def penalty(self, text):  # class features (..., K, d) -> one number per episode
         return pair_similarities(text).relu().mean(-1)
@@ -83,7 +85,7 @@ class NAME(Online):
     colour = "#B8860B"
     settings = [
         Setting("RATE", 0.01, "weight of an image in the mean", allowed=Range(least=0, below=1)),
-        Setting("VIEWS", "plain", "or confident: those of lowest entropy", allowed=VIEWS),
+        Setting("VIEWS", "plain", "views: plain; or confident, of lowest entropy", allowed=VIEWS),
     ]
 
     @cached_property

@@ -27,7 +27,8 @@ from promptcal.trainers.config.table import TABLE
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 
-# Flags of CoOp's train.py that are settings there. They are ignored or refused like those settings.
+# Flags of CoOp's train.py -> the settings that they stand for. These decide whether a flag is
+# ignored or refused.
 COOP_FLAGS = {
     "--source-domains": "DATASET.SOURCE_DOMAINS", "--target-domains": "DATASET.TARGET_DOMAINS",
     "--transforms": "INPUT.TRANSFORMS", "--head": "MODEL.HEAD.NAME",
@@ -51,6 +52,11 @@ class Sweep(NamedTuple):
 
 @resumable()
 def main(argv: Sequence[str] | None = None) -> None:
+    """Runs a trainer for each value of a sweep and each seed, and prints the tables of results.
+
+    Args:
+        argv: The arguments of the command; None = those of this process.
+    """
     args = parse(argv)
     log_to_terminal()
     load_plugins(args.plugin)
@@ -128,7 +134,12 @@ def check_root(args: argparse.Namespace) -> None:
 
 
 def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
-    """Refuses values of a sweep that are one run."""
+    """Refuses a sweep of which two values are the same run.
+
+    Args:
+        configs: The settings of all runs, those of one value after each other.
+        number_of_seeds: Number of seeds of each value.
+    """
     first_seeds = configs[::number_of_seeds]
     known: list[dict[str, object]] = []
     for cfg in first_seeds:
@@ -145,8 +156,8 @@ def check_folders(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
     """Refuses several runs that would be in one folder, or of one seed.
 
     Args:
-        configs: Of all runs.
-        number_of_seeds: How many seeds each value of a sweep has.
+        configs: The settings of all runs.
+        number_of_seeds: Number of seeds of each value of a sweep.
     """
     if len({cfg.SEED for cfg in configs}) < number_of_seeds:
         raise ConfigError("SEED is in the settings and replaces all seeds of --seed: leave it out")
@@ -162,6 +173,7 @@ def check_folders(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parses the arguments of the command; None = those of this process."""
     words = join_lists(sys.argv[1:] if argv is None else argv)
     parser = tool_parser(__doc__)
     parser.unknown_option_hint = (
@@ -209,12 +221,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def join_lists(argv: Sequence[str]) -> list[str]:
-    """`--seed 1 2 3` as `--seed 1,2,3`, and other lists likewise.
+    """Rewrites `--seed 1 2 3` as `--seed 1,2,3`, and other lists likewise.
 
-    argparse would add the settings that follow.
+    argparse would take the settings that follow for values of the list.
     """
     joined: list[str] = []
-    flag = ""  # of the list that the next argument may belong to
+    flag = ""  # flag of the list that the next argument may belong to; "" = none
     for token in argv:
         if flag:
             is_first = joined[-1] == flag
@@ -234,6 +246,11 @@ def ends_list(token: str, of_sweep: bool, is_first: bool) -> bool:
     """Whether an argument does not belong to the list before it.
 
     A sweep begins with a key, and its values may be negative or in capitals, such as RN50.
+
+    Args:
+        token: The argument.
+        of_sweep: Whether the list is that of --sweep.
+        is_first: Whether the argument follows the flag itself.
     """
     key = token.partition("=")[0]
     if not of_sweep:
@@ -246,6 +263,7 @@ def ends_list(token: str, of_sweep: bool, is_first: bool) -> bool:
 
 
 def seeds(text: str) -> list[int]:
+    """Parses the value of --seed, such as `1,2,3`."""
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a whole number from 0, or several such numbers")
@@ -256,6 +274,7 @@ def seeds(text: str) -> list[int]:
 
 
 def sweep(text: str) -> Sweep:
+    """Parses the value of --sweep: a key and its values, which `join_lists` has joined."""
     key, *values = text.split(SWEEP_SEPARATOR)
     if not KEY.fullmatch(key) or not values:
         raise argparse.ArgumentTypeError(
@@ -268,12 +287,12 @@ def sweep(text: str) -> Sweep:
 def make_config(
     args: argparse.Namespace, seed: int | None, swept_pair: Sequence[str] = (),
 ) -> CfgNode:
-    """The settings of one run. Each value of a sweep and each of several seeds has a folder.
+    """Builds the settings of one run. Each value of a sweep and each of several seeds has a folder.
 
     Args:
-        args: Of the command.
-        seed: None if none is given.
-        swept_pair: KEY VALUE of a sweep.
+        args: The arguments of the command.
+        seed: Seed of the run; None = that of the settings.
+        swept_pair: KEY VALUE of a sweep; empty = there is none.
     """
     output = args.output_dir or args.resume or None
     if output and swept_pair:

@@ -1,4 +1,4 @@
-"""The methods for images in memory: no files, no run directory."""
+"""Adapts and predicts images in memory: no files, no run folder."""
 from __future__ import annotations
 
 import logging
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 HIGHEST_NORMALISED = 16  # no backbone's statistics make a normalised pixel as large as that
 LIKELY_NORMALISED = 3  # nor, if it has no negative pixel, as large as that: white is at most 2.7
-# What the numbers of views are.
+# Kinds of numbers of views
 AUTO = "auto"
 RAW = "0..255"
 NORMALISED = "normalised"
@@ -62,12 +62,12 @@ class Adapter:
         """
         Args:
             trainer: Name of the method.
-            model: From `load_clip`.
-            classnames: K names, in order.
-            num_views: Views per image; 0 = TTA.VIEWS.
+            model: The model that `load_clip` returned.
+            classnames: Names of the K classes, in order.
+            num_views: Number of views per image; 0 = TTA.VIEWS.
             opts: KEY VALUE pairs as on the command line, or a dict.
-            copy_weights: False saves the memory of a second model, where its weights do not change
-                while the adapter is used.
+            copy_weights: Whether the adapter has a copy of the weights. False saves the memory of a
+                second model; the weights must then not change while the adapter is used.
         """
         backbone = checked_model(model).without_cache()
         if copy_weights:
@@ -81,7 +81,7 @@ class Adapter:
         cfg = cfg_from_python(trainer, flags=flags, opts=pairs)
         self.method = build_method(cfg, backbone, checked_names(classnames))
         self.clip = self.method.clip  # made now, so that a prompt that does not fit is refused here
-        self.count = 0  # images so far
+        self.count = 0  # number of images so far
         self.lock = RLock()
 
     @explaining_faults()
@@ -105,12 +105,12 @@ class Adapter:
     def batches(
         self, views: Views, index: Sequence[int] | int | None = None, pixels: str = AUTO,
     ) -> Iterator[tuple[Tensor, bool]]:
-        """The views of the images that are adapted at once. Views of images are made as in a run.
+        """Yields the views of the images that are adapted at once, made as in a run.
 
         Args:
-            views: Images and paths, or the views themselves; as in `__call__`.
-            index: For images: the number of each, from which its random views are drawn.
-            pixels: For views: "0..255", "normalised", or "auto" to tell by their range.
+            views: Images and paths, or the views themselves; as in `adapt`.
+            index: The number of each image, from which its random views are drawn; None for views.
+            pixels: The kind of given views: "0..255", "normalised", or "auto" to tell by the range.
 
         Yields:
             Views (b, V, 3, H, W), and whether they are pixel values from 0 to 255.
@@ -126,7 +126,7 @@ class Adapter:
                 raise ConfigError("index is for images and paths, whose views are drawn from it: "
                                   "given views need none")
             tensor = as_tensor(views, backbone.pixels.size)
-            # Of all images together, so that a dark one does not depend on its batch.
+            # Decided for all images together, so that a dark one does not depend on its batch.
             raw = has_pixel_values(tensor, pixels)
             for batch in tensor.split(at_once):
                 yield batch, raw
@@ -163,16 +163,16 @@ def adapt(
 
     Args:
         trainer: Name of the method.
-        model: From `load_clip`.
-        classnames: K names, in order.
+        model: The model that `load_clip` returned.
+        classnames: Names of the K classes, in order.
         views: PIL images or paths, one or a list, whose views are made as in a run; or a tensor or
             array of views (V, 3, H, W) of one image or (B, V, 3, H, W) of several, view 0 the plain
             one.
         opts: KEY VALUE pairs as on the command line, e.g. `["TTA.STEPS", 2]`, or a dict.
-        index: One whole number per image, from which its views are drawn; by default 0, 1, 2 ….
-        pixels: What the numbers of given views are: "0..255", as `make_views` returns them, or
-            "normalised" with the backbone's mean and std. "auto" tells them apart by their range
-            and refuses those that fit both.
+        index: A whole number per image, from which its views are drawn; None = 0, 1, 2 ….
+        pixels: The kind of given views: "0..255", as `make_views` returns them, or "normalised"
+            with the backbone's mean and std. "auto" tells them apart by their range and refuses
+            those that fit both.
 
     Returns:
         `logits` and `zero_shot_logits` (B, K), and for methods that tune the context `ctx` (B,
@@ -187,13 +187,19 @@ def adapt(
 
 
 def build_method(cfg: CfgNode, model: CLIP | Backbone, classnames: Sequence[str]) -> BaseTrainer:
-    """The trainer that `cfg.TRAINER.NAME` names, for a model and classes in memory."""
+    """Builds the trainer that `cfg.TRAINER.NAME` names, for a model and classes in memory.
+
+    Args:
+        cfg: All settings.
+        model: The model that `load_clip` returned, or a Backbone.
+        classnames: Names of the K classes, in order.
+    """
     method = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
     return method(cfg, model=LoadedModel(as_backbone(model), classnames))
 
 
 def checked_model(model: Any) -> Backbone:
-    """The model as a backbone, if its weights are fp32 on a real device."""
+    """Returns the model as a backbone. Refuses weights that are not fp32 on a real device."""
     if isinstance(model, str):
         raise TypeError(f"model must be a loaded one, not its name: use load_clip({model!r})")
     backbone = as_backbone(model)
@@ -212,7 +218,7 @@ def checked_model(model: Any) -> Backbone:
 
 
 def checked_names(classnames: Any) -> list[str]:
-    """Class names: texts in order, not one text."""
+    """Returns class names as a list. Refuses a single text, and items that are not texts."""
     if isinstance(classnames, str | bytes) or not isinstance(classnames, Sequence | np.ndarray):
         raise TypeError(f"classnames must be a list of names in order, not {classnames!r:.80}")
     if len(classnames) == 0:
@@ -226,7 +232,7 @@ def checked_names(classnames: Any) -> list[str]:
 
 
 def option_pairs(opts: Any) -> list:
-    """KEY VALUE pairs, or a dict of them, as a list."""
+    """Returns KEY VALUE pairs, or a dict of them, as a flat list KEY, VALUE, KEY, …."""
     if isinstance(opts, Mapping):
         pairs: list = []
         for key, value in flatten(dict(opts)):
@@ -239,7 +245,7 @@ def option_pairs(opts: Any) -> list:
 
 
 def as_images(views: Any) -> list[ImageLike]:
-    """The images and paths in `views`; empty if it is a tensor or an array."""
+    """Returns the images and paths in `views`; empty if it is a tensor or an array."""
     if isinstance(views, ImageLike):
         return [views]
     if not isinstance(views, list | tuple):
@@ -255,11 +261,11 @@ def as_images(views: Any) -> list[ImageLike]:
 
 
 def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:
-    """The number of each image, from which its random views are drawn.
+    """Returns the number of each image, from which its random views are drawn.
 
     Args:
-        index: What the caller gives: one number per image, a single number, or None for 0, 1, 2 …
-        images: How many images there are.
+        index: The caller's argument: a number per image, a single number, or None for 0, 1, 2 …
+        images: Number of images.
     """
     if index is None:
         return range(images)
@@ -278,15 +284,15 @@ def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:
 
 
 def as_tensor(views: Any, size: int) -> Tensor:
-    """Views of one image or several as a tensor in normal mode without gradient.
+    """Copies views of one image or several to a tensor without gradient, outside inference mode.
 
     Args:
         views: A tensor or array (V, 3, size, size) or (B, V, 3, size, size), or a list of the
             former.
-        size: Pixels along each side.
+        size: Number of pixels along each side.
 
     Returns:
-        Pixel values or normalised numbers (B, V, 3, size, size): a copy.
+        Pixel values or normalised numbers (B, V, 3, size, size).
     """
     wanted = f"(V, 3, {size}, {size}) or (B, V, 3, {size}, {size})"
     is_list = isinstance(views, list | tuple)
@@ -320,7 +326,7 @@ def as_tensor(views: Any, size: int) -> Tensor:
 
 
 def numbers_of(array: Tensor | np.ndarray) -> Tensor:
-    """An array of floating-point numbers or uint8 as a tensor."""
+    """Returns an array of floating-point numbers or uint8 as a tensor; refuses other types."""
     if isinstance(array, Tensor):
         is_allowed = array.is_floating_point() or array.dtype == torch.uint8
     else:
@@ -341,7 +347,7 @@ def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
 
     Args:
         views: Views of all images, (B, V, 3, S, S): the range of a single dark one says little.
-        pixels: "0..255" or "normalised" if the caller knows; "auto" = by type and range.
+        pixels: The kind of numbers: "0..255", "normalised", or "auto" to tell by type and range.
     """
     if pixels not in (AUTO, RAW, NORMALISED):
         raise ConfigError(f'pixels is {pixels!r:.40}; it must be "{RAW}", "{NORMALISED}" or '

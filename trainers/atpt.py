@@ -30,14 +30,15 @@ class ATPT(TPT):
         Setting(
             "LAMBDA",
             80.0,
-            "λ; the public script uses 10 on ImageNet-A/V2/R/Sketch",
+            "λ, weight of the penalty; the public script uses 10 on ImageNet-A/V2/R/Sketch",
             allowed=Range(least=0),
             show="λ {}",
         ),
         Setting(
             "SIGN",
             "paper",
-            "angles grow; code: they shrink, as in the public fine-grained script",
+            "sign of the penalty: paper, angles grow; code, they shrink, as in the public "
+            "fine-grained script",
             allowed=OneOf(("paper", "code")),
         ),
     ]

@@ -1,4 +1,4 @@
-"""The base trainer: the life cycle of a run. Nothing here depends on a method.
+"""Implements the life cycle of a run, the same for all methods.
 
 From top to bottom: what a method declares and defines, `run`, what the run is (data, record,
 folder), the model, and the steps of the run.
@@ -61,22 +61,23 @@ class BaseTrainer:
     A method defines `adapt`, and `num_views` if it does not use TTA.VIEWS.
     """
 
-    label = ""  # in tables and figures; "" = the class's name
-    colour = ""  # in figures; "" = one of the spare colours
-    marker = "v"
+    label = ""  # name in tables and figures; "" = the class's name
+    colour = ""  # colour in figures; "" = one of the spare colours
+    marker = "v"  # marker in figures
     display_order = LAST  # place in lists of methods, lowest first
     tuned = True  # adapts to test images
-    tunes_context = False  # by gradients, so that a Jacobian may save time
+    tunes_context = False  # tunes the context by gradients, so that a Jacobian may save time
     own_views = False  # its yaml overrides the data set's: it uses the same views everywhere
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
     takes_regularisers = False  # uses TRAINER.REGULARISERS
-    settings: ClassVar[Sequence[Setting]] = ()  # its own, with keys relative to TRAINER.<NAME>
+    # The settings of the method, with keys relative to TRAINER.<NAME>.
+    settings: ClassVar[Sequence[Setting]] = ()
     # Allowed values of settings from extend_defaults.
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     learns = True  # a method that is trained learns its prompt in this run
-    log_name = "log.txt"  # in the run directory; "" = none
+    log_name = "log.txt"  # file in the folder of the run; "" = none
 
     # What a method defines.
 
@@ -90,9 +91,12 @@ class BaseTrainer:
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str] | None:
-        """The settings among TTA, OPTIM and TRAINER.REGULARISERS that its predictions depend on.
+        """Returns the settings of TTA, OPTIM and TRAINER.REGULARISERS that predictions depend on.
 
-        None: all of them, or not known. The others are in no record and no label.
+        None means all of them, or not known. The others are in no record and no label.
+
+        Args:
+            settings: The values of all settings by their full keys.
         """
         return None
 
@@ -102,25 +106,25 @@ class BaseTrainer:
         """
         Args:
             cfg: The settings.
-            dataset: Used instead of the one that `cfg` names.
-            model: Used instead of the backbone that `cfg` names. With class names it is for images
-                in memory, and there is no data set.
+            dataset: A data set that is used instead of the one that `cfg` names; None = that one.
+            model: A model that is used instead of the backbone that `cfg` names; None = that one.
+                With class names it is for images in memory, and there is no data set.
         """
         self.cfg = cfg
         self.given_dataset = dataset
         self.given_model = model
         self.dist = Distributed()
         self.numerics = Numerics.from_settings(cfg)
-        reset_peak_memory(self.numerics.device)  # of an earlier run in this process
+        reset_peak_memory(self.numerics.device)  # an earlier run in this process has its own peak
         if model is None:  # a given model is on its device already
             refuse_shared_gpu(self.numerics.device, self.dist.world)
 
     def set_known_hashes(self, weights: str, identity: ImageIdentity | None = None) -> None:
-        """Sets what is known already, so that the run does not hash the same files again.
+        """Sets hashes that are known already, so that the run does not read the same files again.
 
         Args:
             weights: Hash of the backbone's weights.
-            identity: What the images of the run are; None if it is not known yet.
+            identity: Content hashes of the images of the run; None if they are not known yet.
         """
         self.weights = weights
         if identity is not None:
@@ -128,34 +132,38 @@ class BaseTrainer:
 
     @property
     def num_views(self) -> int:
-        """How many views of each image the method uses."""
+        """Number of views of each image that the method uses."""
         return self.cfg.TTA.VIEWS
 
     def adapt(self, views: Tensor) -> Adapted:
-        """Predictions for B images, each on its own; those of an online method follow each other.
+        """Predicts B images: each on its own, or one after the other if the method is online.
 
         Args:
             views: Unit view features (B, V, d), view 0 the plain one.
+
+        Returns:
+            The logits of the B images, before and after adaptation.
         """
         raise TypeError(f"{type(self).__name__} does not define adapt()")
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Online methods: all that the next prediction depends on besides its image.
+        """Returns the state of an online method: all that the next prediction depends on besides
+        its image.
 
-        The tensors are updated in place and keep their shapes.
+        The method updates the tensors in place and keeps their shapes.
         """
         raise ConfigError(f"{type(self).__name__} is online but does not declare its state: define "
                           f"state_tensors(), or both state() and load_state()")
 
     def state(self) -> Mapping[str, np.ndarray]:
-        """Online methods: a copy of the state, to be saved with each part."""
+        """Returns a copy of the state of an online method, to be saved with each part."""
         state = {}
         for name, tensor in self.state_tensors().items():
             state[name] = tensor.cpu().numpy().copy()
         return state
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Online methods: restores a state that `state()` returned."""
+        """Restores a state of an online method that `state()` returned."""
         for name, tensor in self.state_tensors().items():
             saved = torch.from_numpy(np.array(state[name]))
             if saved.shape != tensor.shape:
@@ -170,11 +178,13 @@ class BaseTrainer:
     @explaining_faults()
     @fixed_numerics()
     def run(self, train: bool = True, overwrite: bool = False) -> Results:
-        """The whole run, continued where it was interrupted. A finished run computes nothing.
+        """Makes the whole run, or continues it where it was interrupted.
+
+        A finished run computes nothing.
 
         Args:
-            train: Train a prompt first, where the method does.
-            overwrite: Start again in a folder that holds another run.
+            train: Whether a method that learns from labelled images trains its prompt first.
+            overwrite: Whether the run starts again in a folder that holds another run.
 
         Returns:
             The content of results.json.
@@ -204,12 +214,12 @@ class BaseTrainer:
         return results
 
     def asked_run(self, overwrite: bool = False) -> AskedRun:
-        """The run as its folder needs to know it."""
+        """Returns the run in the form in which its folder is asked for it."""
         listing = self.listing
         return AskedRun(self.record, listing, self.cfg.dump(), overwrite, self.log_name)
 
     def tag_values(self) -> dict[str, object]:
-        """What settings stand for in the name of the run's folder, known from data and prompt.
+        """Returns what settings stand for in the name of the run's folder, by key.
 
         A limit above the number of images has no effect, so no folder is named after it. The
         prompts of several seeds lie under the name of their protocol.
@@ -243,9 +253,9 @@ class BaseTrainer:
         checked.record  # noqa: B018 - reads the data
         checked.clip  # noqa: B018 - loads the model
 
-    # What the run is. Each of these is found out when it is first asked for: the images, what they
-    # show, weights and prompt by their hashes, the record of all that, and the folder. They need no
-    # model (`backbone_pixels` is an exception), so a finished run is recognised without it.
+    # What the run is: the images and their identity, weights and prompt by their hashes, the record
+    # of all that, and the folder. Each is computed on first use. They need no model
+    # (`backbone_pixels` is an exception), so a finished run is recognised without it.
 
     @cached_property
     def data(self) -> EvalData:
@@ -262,7 +272,7 @@ class BaseTrainer:
 
     @property
     def num_images(self) -> int:
-        """The images of the run; 0 for images in memory, whose number is not known before."""
+        """Number of images of the run; 0 for images in memory, whose number is not known before."""
         if self.has_given_classes:
             return 0
         return len(self.data.indices)
@@ -274,14 +284,15 @@ class BaseTrainer:
 
     @property
     def classnames(self) -> Sequence[str]:
-        """K names: those that were given with the model, or those of the data set."""
+        """Names of the K classes: those that were given with the model, or those of the data set.
+        """
         if self.given_model is not None and self.has_given_classes:
             return self.given_model.classnames
         return self.data.classnames
 
     @cached_property
     def identity(self) -> ImageIdentity:
-        """What the images are, by content. The main process looks at the files."""
+        """Content hashes of the images. The main process reads the files."""
         data = self.data  # in every process, before the broadcast
         identities: list[ImageIdentity] = []
         if self.dist.is_main:
@@ -326,9 +337,9 @@ class BaseTrainer:
 
     @cached_property
     def record(self) -> RunRecord:
-        """What the predictions depend on.
+        """The record, which states what the predictions depend on.
 
-        Made without the model, so that a finished run needs none.
+        It is made without the model, so that a finished run needs none.
         """
         facts = RunFacts(
             cfg=self.cfg,
@@ -348,10 +359,10 @@ class BaseTrainer:
 
     @property
     def backbone_pixels(self) -> dict[str, list[float]]:
-        """The backbone's own normalisation, for settings that give one; {} where it is not needed.
+        """The backbone's own normalisation, if the settings give one to compare with it; else {}.
 
-        INPUT.PIXEL_MEAN and INPUT.PIXEL_STD with the backbone's own numbers count as unset. Those
-        of OpenAI's models are known without the model; for others it is loaded.
+        INPUT.PIXEL_MEAN and INPUT.PIXEL_STD with the backbone's own numbers count as unset. The
+        numbers of OpenAI's models are known without the model; for others it is loaded.
         """
         is_given = self.cfg.INPUT.PIXEL_MEAN or self.cfg.INPUT.PIXEL_STD
         if not is_given or is_openai({"MODEL.BACKBONE.NAME": self.cfg.MODEL.BACKBONE.NAME}):
@@ -375,7 +386,7 @@ class BaseTrainer:
         return classes
 
     def training_facts(self) -> dict[str, object] | None:
-        """What a prompt that the run trains itself depends on; None if it trains none."""
+        """Returns what a prompt that the run trains itself depends on; None if it trains none."""
         return None
 
     # The model.
@@ -399,7 +410,8 @@ class BaseTrainer:
         return LoadedModel(backbone, self.data.classnames)
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
-        """The model with the initial prompt of the settings. Some methods make another one."""
+        """Builds the model with the initial prompt of the settings. Some methods make another one.
+        """
         return PromptedCLIP.from_settings(
             self.cfg, model.backbone, model.classnames, self.numerics.precision, self.texts,
             prompt_hash=self.prompt_facts.hash if self.cfg.MODEL.INIT_WEIGHTS else "",
@@ -420,13 +432,13 @@ class BaseTrainer:
         return ClassTexts.find(self.cfg.PROMPT, templates, self.classnames)
 
     def view_features(self) -> ViewStore:
-        """The features of the views of each test image."""
+        """Returns the store of the view features of the test images."""
         return ViewStore(self.cfg, self.record, self.data, self.identity, self.clip)
 
     # The steps of a run.
 
     def train(self) -> None:
-        """Test-time methods have nothing to train."""
+        """Trains the prompt. Test-time methods have nothing to train."""
 
     def prepare(self) -> None:
         """Computes what all images share, in all processes of a run at the same time.
@@ -450,11 +462,14 @@ class BaseTrainer:
     def finish(self, predictor: Predictor) -> Results:
         """Writes predictions.npz, results.json and the final TensorBoard entries.
 
-        In this order: a run is done when its results.json is there, so a run that is killed before
-        is finished from its parts.
+        They are written in this order, because a run is done when its results.json is there. A run
+        that is killed before is finished from its parts.
 
         Args:
-            predictor: Whose parts are all predicted.
+            predictor: The predictor, which has predicted all parts.
+
+        Returns:
+            The content of results.json.
         """
         run_dir = self.run_dir
         images = self.image_columns()
@@ -467,12 +482,12 @@ class BaseTrainer:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
         }
-        results = run_dir.finish(results, self.cfg.dump())  # with the hashes of the files
+        results = run_dir.finish(results, self.cfg.dump())  # it adds the hashes of the files
         write_final(run_dir.path, run_dir.record, results)
         return results
 
     def image_columns(self) -> dict[str, np.ndarray]:
-        """Columns of predictions.npz that say which images these are."""
+        """Returns the columns of predictions.npz that say which images these are."""
         return {
             "index": self.listing["index"],
             "image": self.identity.digests,
@@ -481,7 +496,7 @@ class BaseTrainer:
         }
 
     def result_fields(self) -> dict[str, object]:
-        """What results.json says of the run besides its predictions."""
+        """Returns what results.json says of the run besides its predictions."""
         cfg = self.cfg
         metadata = self.metadata()
         plugins = plugin_modules(cfg)
@@ -508,7 +523,7 @@ class BaseTrainer:
         }
 
     def metadata(self) -> dict[str, object]:
-        """What else belongs in results.json: prompt, backbone, stream, and what a method adds."""
+        """Returns facts for results.json: prompt, backbone, stream, and what a method adds."""
         start = self.cfg.MODEL.INIT_WEIGHTS
         backbone = self.clip.backbone
         metadata: dict[str, object] = {
@@ -527,8 +542,7 @@ class BaseTrainer:
         return metadata
 
     def update_metrics(self, results: Results) -> Results:
-        """The results of a finished run, measured again where TEST.BINS differs from what it has.
-        """
+        """Returns the results of a finished run, measured again if TEST.BINS has changed."""
         bins = self.cfg.TEST.BINS
         if results["bins"] == bins:
             logger.info("finished before; nothing to compute")
@@ -547,9 +561,9 @@ def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before:
     """Warns if a file is no longer the one that a run has loaded, or cannot be read any more.
 
     Args:
-        kind: What the file holds, in a word.
+        kind: A word for the content of the file, such as "weights".
         name: Name of the file or of the backbone.
-        hash_of: Computes the hash of its content from the name.
+        hash_of: A function that returns the hash of the content for the name.
         before: The hash at the start of the run.
     """
     try:
@@ -573,7 +587,7 @@ def refuse_cache_in_run(cache_dir: str, run_folder: Path) -> None:
     """Refuses a cache in the folder of the run, which holds nothing but what the run writes.
 
     Args:
-        cache_dir: Value of CACHE.DIR; "" = no cache.
+        cache_dir: The value of CACHE.DIR; "" = no cache.
         run_folder: The folder of the run.
     """
     if not cache_dir:
@@ -599,7 +613,7 @@ def refuse_prompt_in_run(prompt: str, run_folder: Path) -> None:
 
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:
-    """The settings of a run that trains nothing: no few-shot sample is drawn, and none written."""
+    """Returns the settings without few-shot training, so that no sample is drawn or written."""
     tag_is_automatic = tag_of(cfg) == cfg.TAG  # made of the settings, not chosen by the user
     cfg = cfg.clone()
     cfg.defrost()

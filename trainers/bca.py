@@ -32,15 +32,34 @@ class BCA(Online):
     marker = "x"
     display_order = 78
     settings: ClassVar = [
-        Setting("TAU_CENTRE", 0.05, "confidence above which an image moves its class's centre"),
-        Setting("COUNT_CENTRE", 20000.0,
-                "images that the initial centre counts as; with 100, centres collapse",
-                allowed=Range(least=0)),
-        Setting("TAU_PRIOR", 0.65,
-                "confidence above which its prediction enters its class's row of P"),
-        Setting("COUNT_PRIOR", 1.0, "predictions that the initial row counts as",
-                allowed=Range(least=0)),
-        Setting("VIEWS", "confident", "selected with the current centres; or plain", allowed=VIEWS),
+        Setting(
+            "TAU_CENTRE",
+            0.05,
+            "confidence above which an image moves its class's centre",
+        ),
+        Setting(
+            "COUNT_CENTRE",
+            20000.0,
+            "number of images that a class's initial centre counts as; with 100, centres collapse",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "TAU_PRIOR",
+            0.65,
+            "confidence above which an image's prediction enters its class's row of P",
+        ),
+        Setting(
+            "COUNT_PRIOR",
+            1.0,
+            "number of predictions that the initial row of P counts as",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "VIEWS",
+            "confident",
+            "views that are used: confident, selected with the current centres; or plain",
+            allowed=VIEWS,
+        ),
         SCALE_SETTING,
     ]
 

@@ -34,25 +34,35 @@ class BoostAdapter(TDA):
     marker = "4"
     display_order = 76
     settings: ClassVar = [
-        Setting("ALPHA", 2.0, "α of the positive cache"),
-        Setting("BETA", 5.0, "β of the positive cache", allowed=Range(least=0)),
+        Setting(
+            "ALPHA",
+            2.0,
+            "α, weight of the positive cache",
+        ),
+        Setting(
+            "BETA",
+            5.0,
+            "β, sharpness of the positive cache",
+            allowed=Range(least=0),
+        ),
         Setting(
             "DELTA",
             1,
-            "places per class that the copy has besides the cache's three",
+            "number of places per class that the copy has besides the cache's three",
             allowed=Range(least=0),
         ),
         Setting(
             "VALUES",
             "given",
-            "these; paper: published per data set, tuned on test labels",
+            "source of ALPHA, BETA and DELTA: given, these settings; paper, the published values "
+            "per data set, tuned on test labels",
             allowed=VALUES,
             show=show_values,
         ),
         Setting(
             "VIEWS",
             "plain",
-            "what is predicted and cached; or confident; both boost with views",
+            "view that is predicted and cached: plain; or confident; both boost with views",
             allowed=VIEWS,
         ),
         SCALE_SETTING,

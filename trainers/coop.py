@@ -64,27 +64,65 @@ class CoOp(BaseTrainer):
     tuned = False
     trained = True
     settings: ClassVar = [
-        Setting("N_CTX", 16, "tokens of a context that starts at random",
-                allowed=Range(least=1, text="at least 1")),
-        Setting("CTX_INIT", "",
-                'words to start from instead, such as "a photo of a"; N_CTX then follows from them',
-                allowed=Check(is_start, "empty (a random start), or have a word, without the class",
-                              good=("", "a photo of a"), bad=(" _ ", "a photo of {}"))),
-        Setting("CSC", False, "class-specific contexts: one per class"),
-        Setting("FIXED_VIEWS", False,
-                "train on each image's plain view, encoded once, instead of new crops each epoch"),
-        Setting("DATALOADER.TRAIN_X.BATCH_SIZE", 32, "training images per step",
-                allowed=Range(least=1, text="at least 1")),
-        Setting("OPTIM.MOMENTUM", 0.9, "of SGD", allowed=Range(least=0, below=1)),
-        Setting("OPTIM.MAX_EPOCH", 0, "epochs of training",
-                allowed=Range(least=0, text="0 (as CoOp has it) or more"),
-                auto="as CoOp, 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
-                resolve=default_epochs),
-        Setting("OPTIM.WARMUP_EPOCH", 1,
-                "first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows",
-                allowed=Range(least=0)),
-        Setting("OPTIM.WARMUP_CONS_LR", 1e-5, "learning rate in the warm-up",
-                allowed=Range(above=0)),
+        Setting(
+            "N_CTX",
+            16,
+            "number of tokens of a context that starts at random",
+            allowed=Range(least=1, text="at least 1"),
+        ),
+        Setting(
+            "CTX_INIT",
+            "",
+            'words to start from instead, such as "a photo of a"; N_CTX then follows from them',
+            allowed=Check(
+                is_start,
+                "empty (a random start), or have a word, without the class",
+                good=("", "a photo of a"),
+                bad=(" _ ", "a photo of {}"),
+            ),
+        ),
+        Setting(
+            "CSC",
+            False,
+            "class-specific contexts, one per class",
+        ),
+        Setting(
+            "FIXED_VIEWS",
+            False,
+            "training on each image's plain view, encoded once, instead of new crops each epoch",
+        ),
+        Setting(
+            "DATALOADER.TRAIN_X.BATCH_SIZE",
+            32,
+            "number of training images per step",
+            allowed=Range(least=1, text="at least 1"),
+        ),
+        Setting(
+            "OPTIM.MOMENTUM",
+            0.9,
+            "momentum of SGD",
+            allowed=Range(least=0, below=1),
+        ),
+        Setting(
+            "OPTIM.MAX_EPOCH",
+            0,
+            "number of epochs of training",
+            allowed=Range(least=0, text="0 (as CoOp has it) or more"),
+            auto="as CoOp, 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
+            resolve=default_epochs,
+        ),
+        Setting(
+            "OPTIM.WARMUP_EPOCH",
+            1,
+            "number of first epochs at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "OPTIM.WARMUP_CONS_LR",
+            1e-5,
+            "learning rate in the warm-up",
+            allowed=Range(above=0),
+        ),
     ]
 
     @classmethod

@@ -24,8 +24,13 @@ class CTPT(TPT):
     marker = "D"
     display_order = 20
     settings: ClassVar = [
-        Setting("LAMBDA", 50.0, "λ; the public scripts use 20 on ImageNet-A/V2/R/Sketch",
-                allowed=Range(least=0), show="λ {}"),
+        Setting(
+            "LAMBDA",
+            50.0,
+            "λ, weight of the penalty; the public scripts use 20 on ImageNet-A/V2/R/Sketch",
+            allowed=Range(least=0),
+            show="λ {}",
+        ),
     ]
 
     def penalty(self, text: Tensor) -> Tensor:

@@ -36,12 +36,32 @@ class DMN(Online):
     marker = "+"
     display_order = 74
     settings: ClassVar = [
-        Setting("MEMORY", 50, "images per class", allowed=Range(least=1)),
-        Setting("BETA", 5.5, "sharpness of the similarity", allowed=Range(least=0)),
-        Setting("WEIGHT", 1.0, "w of the memory's prediction; the text's has 1",
-                allowed=Range(least=0)),
-        Setting("VALUES", "given", "WEIGHT; paper: published per data set, chosen on test labels",
-                allowed=VALUES, show=show_values),
+        Setting(
+            "MEMORY",
+            50,
+            "number of images that the memory holds per class",
+            allowed=Range(least=1),
+        ),
+        Setting(
+            "BETA",
+            5.5,
+            "β, sharpness of the similarity",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "WEIGHT",
+            1.0,
+            "w, weight of the memory's prediction; the text's prediction has 1",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "VALUES",
+            "given",
+            "source of WEIGHT: given, this setting; paper, the published value per data set, "
+            "chosen on test labels",
+            allowed=VALUES,
+            show=show_values,
+        ),
     ]
     per_set = ("WEIGHT",)
     paper: ClassVar = {

@@ -36,26 +36,40 @@ class DOTA(Online):
         Setting(
             "EPSILON",
             1e-4,
-            "share of the identity in the covariance",
+            "ε, share of the identity in the covariance",
             allowed=Range(above=0, most=1),
         ),
-        Setting("SIGMA", 0.002, "initial variance", allowed=Range(above=0)),
+        Setting(
+            "SIGMA",
+            0.002,
+            "initial variance of each class in every direction",
+            allowed=Range(above=0),
+        ),
         Setting(
             "ETA",
             0.2,
-            "greatest weight of the Gaussians; this and RHO are ImageNet's",
+            "η, greatest weight of the Gaussians; the defaults of ETA and RHO are ImageNet's",
             allowed=Range(least=0),
         ),
-        Setting("RHO", 0.005, "weight per image", allowed=Range(least=0)),
+        Setting(
+            "RHO",
+            0.005,
+            "ρ, weight of the Gaussians per image of a class",
+            allowed=Range(least=0),
+        ),
         Setting(
             "VALUES",
             "given",
-            "these; paper: published per data set, without a validation split",
+            "source of ETA, RHO and EPSILON: given, these settings; paper, the published values "
+            "per data set, which were chosen without a validation split",
             allowed=VALUES,
             show=show_values,
         ),
         Setting(
-            "VIEWS", "plain", "or confident, as published for ImageNet-A/V2/R/Sketch", allowed=VIEWS
+            "VIEWS",
+            "plain",
+            "views that are used: plain; or confident, as published for ImageNet-A/V2/R/Sketch",
+            allowed=VIEWS,
         ),
         SCALE_SETTING,
     ]

@@ -42,21 +42,62 @@ class DPE(Online):
     marker = "|"
     display_order = 80
     settings: ClassVar = [
-        Setting("ALPHA", 6.0,
-                "weight of the image prototypes; this and the next four as the paper states them"),
-        Setting("BETA", 5.0, "their sharpness", allowed=Range(least=0)),
-        Setting("LR_TEXT", 5e-4, "learning rate of the text residual r", allowed=Range(least=0)),
-        Setting("LR_IMAGE", 5e-4, "learning rate of the image residual u", allowed=Range(least=0)),
-        Setting("ALIGN", 0.5, "weight of the alignment of both prototypes", allowed=Range(least=0)),
-        Setting("TAU", 0.01, "temperature of the alignment", allowed=Range(above=0)),
-        Setting("VALUES", "given",
-                "these; paper: those of the public files, tuned per data set on test labels",
-                allowed=VALUES, show=show_values),
-        Setting("VIEWS", "plain", "or confident, as published for ImageNet and its shifted sets",
-                allowed=VIEWS),
-        Setting("PREDICT", "plain",
-                "the view that is predicted; or confident, as published for ImageNet-A",
-                allowed=VIEWS),
+        Setting(
+            "ALPHA",
+            6.0,
+            "weight of the image prototypes; the defaults up to ALIGN are those of the paper",
+        ),
+        Setting(
+            "BETA",
+            5.0,
+            "sharpness of the image prototypes",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "LR_TEXT",
+            5e-4,
+            "learning rate of the text residual r",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "LR_IMAGE",
+            5e-4,
+            "learning rate of the image residual u",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "ALIGN",
+            0.5,
+            "weight of the alignment of both prototypes",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "TAU",
+            0.01,
+            "temperature of the alignment",
+            allowed=Range(above=0),
+        ),
+        Setting(
+            "VALUES",
+            "given",
+            "source of ALPHA to ALIGN: given, these settings; paper, the values of the public "
+            "files, tuned per data set on test labels",
+            allowed=VALUES,
+            show=show_values,
+        ),
+        Setting(
+            "VIEWS",
+            "plain",
+            "views that are used: plain; or confident, as published for ImageNet and its "
+            "shifted sets",
+            allowed=VIEWS,
+        ),
+        Setting(
+            "PREDICT",
+            "plain",
+            "view that is predicted: plain; or confident, as published for ImageNet-A",
+            allowed=VIEWS,
+        ),
         SCALE_SETTING,
     ]
     per_set = ("ALPHA", "BETA", "LR_TEXT", "LR_IMAGE", "ALIGN")

@@ -44,21 +44,31 @@ class FPP(TPT):
         Setting(
             "STEPS",
             1000,
-            "of AdamW, once per class list",
+            "number of steps of AdamW, once per class list",
             allowed=Range(least=1, text="at least 1"),
         ),
-        Setting("LR", 0.01, "learning rate of the first step", allowed=Range(above=0)),
-        Setting("LAST_LR", 0.0001, "learning rate at the end of a cosine", allowed=Range(least=0)),
+        Setting(
+            "LR",
+            0.01,
+            "learning rate of the first step",
+            allowed=Range(above=0),
+        ),
+        Setting(
+            "LAST_LR",
+            0.0001,
+            "learning rate at the end of a cosine",
+            allowed=Range(least=0),
+        ),
         Setting(
             "START",
             "random",
-            "initial context: random numbers; words: PROMPT.CTX_INIT",
+            "initial context: random, random numbers; words, those of PROMPT.CTX_INIT",
             allowed=OneOf(("random", "words")),
         ),
         Setting(
             "DEVIATION",
             0.141421,
-            "standard deviation of these random numbers",
+            "standard deviation of the random numbers of START",
             allowed=Range(above=0),
         ),
         Setting(
@@ -68,13 +78,21 @@ class FPP(TPT):
             allowed=Range(least=0),
         ),
         Setting(
-            "OTHER_NOISE", 0.141421, "of the noise on all other tokens", allowed=Range(least=0)
+            "OTHER_NOISE",
+            0.141421,
+            "standard deviation of the noise on all other tokens",
+            allowed=Range(least=0),
         ),
-        Setting("NOISES", 4, "noise samples per step", allowed=Range(least=1, text="at least 1")),
+        Setting(
+            "NOISES",
+            4,
+            "number of noise samples per step",
+            allowed=Range(least=1, text="at least 1"),
+        ),
         Setting(
             "WEIGHT",
             0.0,
-            "of robustness; 0 = 1 + 15/K; the public script uses 1.25 on shifted ImageNets",
+            "weight of robustness; 0 = 1 + 15/K; the public script uses 1.25 on shifted ImageNets",
             allowed=Range(least=0),
         ),
     ]

@@ -29,7 +29,11 @@ SCALE = 100.0
 VIEWS = OneOf(("plain", "confident"))
 VALUES = OneOf(("given", "paper"))
 SCALE_SETTING = Setting(
-    "SCALE", SCALE, "of the cosines; 0 = the backbone's own", allowed=Range(least=0))
+    "SCALE",
+    SCALE,
+    "factor of the cosines; 0 = the backbone's own",
+    allowed=Range(least=0),
+)
 VIEW_SETTINGS = ("TTA.VIEWS", "TTA.AUGMIX", "TTA.SELECT")  # of methods that select views
 
 

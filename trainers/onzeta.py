@@ -50,13 +50,14 @@ class OnZeta(BaseTrainer):
         Setting(
             "TEMPERATURE",
             0.01,
-            "of the text label, as published; 0 = the backbone's own",
+            "temperature of the text label, as published; 0 = the backbone's own",
             allowed=Range(least=0, text="0 (the backbone's) or above"),
         ),
         Setting(
             "IMAGES",
             0,
-            "n, images that will come; 0 = the run's, or those so far outside a run",
+            "n, number of images that will come; 0 = those of the run, or outside a run those so "
+            "far",
             allowed=Range(least=0, text="0 (the run's) or a number of images"),
         ),
     ]

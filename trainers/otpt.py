@@ -22,11 +22,20 @@ class OTPT(TPT):
     marker = "s"
     display_order = 30
     settings: ClassVar = [
-        Setting("LAMBDA", 18.0, "λ; the public script uses 2 on ImageNet-A/V2/R/Sketch",
-                allowed=Range(least=0), show="λ {}"),
-        Setting("FORM", "householder",
-                "as in the public code; or frobenius: ‖S − I‖², as printed in SoC",
-                allowed=OneOf(tuple(FORMS))),
+        Setting(
+            "LAMBDA",
+            18.0,
+            "λ, weight of the penalty; the public script uses 2 on ImageNet-A/V2/R/Sketch",
+            allowed=Range(least=0),
+            show="λ {}",
+        ),
+        Setting(
+            "FORM",
+            "householder",
+            "form of the penalty: householder, as in the public code; or frobenius, ‖S − I‖², as "
+            "printed in SoC",
+            allowed=OneOf(tuple(FORMS)),
+        ),
     ]
 
     def penalty(self, text: Tensor) -> Tensor:

@@ -14,8 +14,12 @@ from .tpt import TPT
 # selected ones; as in the public code, gradients of that step flow through it. detached: they do
 # not. plain: the plain view's before the step.
 RANGE_SETTING = Setting(
-    "RANGE", "confident", "view that gives the range; or detached (the same view), plain",
-    allowed=OneOf(("confident", "detached", "plain")))
+    "RANGE",
+    "confident",
+    "view that gives the range: confident; detached, the same view without its gradients; "
+    "or plain",
+    allowed=OneOf(("confident", "detached", "plain")),
+)
 
 
 class RangeMethod(TPT):
@@ -54,7 +58,13 @@ class Penalty(RangeMethod):
     marker = "1"
     display_order = 15
     settings: ClassVar = [
-        Setting("LAMBDA", 10.0, "λ", allowed=Range(least=0), show="λ {}"),
+        Setting(
+            "LAMBDA",
+            10.0,
+            "λ, weight of the penalty",
+            allowed=Range(least=0),
+            show="λ {}",
+        ),
         RANGE_SETTING,
     ]
 

@@ -1,4 +1,4 @@
-"""The published episode of ZeroShot, TPT, C-TPT, O-TPT and SoC, written to be read.
+"""Runs the published episode of ZeroShot, TPT, C-TPT, O-TPT and SoC, in code written to be read.
 
 It does what the trainers do, without anything that makes them fast: one image at a time, all 77
 tokens of every prompt, gradients by autograd through OpenAI's own text tower, and AdamW from
@@ -25,7 +25,7 @@ from torch import Tensor
 from .vlm.openai_clip import CLIP, clip, tokenizer
 
 CONTEXT = "a photo of a"  # the initial prompt; its token embeddings are what is tuned
-SELECTED_SHARE = 0.1  # of the views
+SELECTED_SHARE = 0.1  # share of the views that are used
 LEARNING_RATE = 0.005
 WEIGHT_DECAY = 0.01
 DELTA_QUANTILE = 0.2  # SoC's margin δ: the 20th percentile
@@ -38,10 +38,10 @@ LAMBDA = {"ZeroShot": 0.0, "TPT": 0.0, "CTPT": 50.0, "OTPT": 18.0, "SoC": 30.0}
 class Episode:
     """The result for one image."""
 
-    logits: Tensor  # (K,), of the plain view with the tuned prompt
-    zero_shot_logits: Tensor  # (K,), of the plain view with the initial prompt
-    ctx: Tensor  # (n_ctx, width), the tuned context
-    gradients: list[Tensor]  # of the context, one per step, each (n_ctx, width)
+    logits: Tensor  # logits of the plain view with the tuned prompt, (K,)
+    zero_shot_logits: Tensor  # logits of the plain view with the initial prompt, (K,)
+    ctx: Tensor  # the tuned context, (n_ctx, width)
+    gradients: list[Tensor]  # gradient of the context in each step, (n_ctx, width)
 
 
 def run_episode(
@@ -56,7 +56,7 @@ def run_episode(
 
     Args:
         model: OpenAI's CLIP in fp32, frozen.
-        classnames: K names; an underscore is read as a space.
+        classnames: Names of the K classes; an underscore is read as a space.
         views: Pixels of the image's views, normalised with CLIP's mean and standard deviation,
             shape (V, 3, H, W). View 0 is the plain one: resized and cut from the centre.
         method: ZeroShot, TPT, CTPT, OTPT or SoC.
@@ -78,11 +78,11 @@ def tune_prompt(
     weight: float | None = None,
     steps: int = 1,
 ) -> Episode:
-    """The episode after the image tower.
+    """Runs the part of the episode that follows the image tower.
 
     Args:
         model: OpenAI's CLIP in fp32, frozen.
-        classnames: K names.
+        classnames: Names of the K classes.
         image_features: Unit features of the image's views, shape (V, d), view 0 the plain one.
         method: ZeroShot, TPT, CTPT, OTPT or SoC.
         weight: λ of the regulariser; None takes the published one.
@@ -128,18 +128,18 @@ def tune_prompt(
 
 
 def tokenize_prompts(classnames: Sequence[str]) -> Tensor:
-    """Tokens (K, 77) of "a photo of a <class name>." with the full stop."""
+    """Returns the tokens (K, 77) of "a photo of a <class name>." with the full stop."""
     prompts = [f"{CONTEXT} {name.replace('_', ' ')}." for name in classnames]
     return clip.tokenize(prompts)
 
 
 def encode_prompts(model: CLIP, tokens: Tensor, context: Tensor) -> Tensor:
-    """Class text features of prompts whose context is replaced.
+    """Computes text features of prompts whose context is replaced.
 
     Args:
         model: OpenAI's CLIP.
         tokens: Tokens of the whole prompts, shape (K, 77).
-        context: Embeddings in place of those of tokens 1 to n_ctx, shape (n_ctx, width).
+        context: Embeddings that replace those of tokens 1 to n_ctx, shape (n_ctx, width).
 
     Returns:
         Unit features, shape (K, d).
@@ -164,7 +164,7 @@ def encode_prompts(model: CLIP, tokens: Tensor, context: Tensor) -> Tensor:
 
 
 def class_logits(model: CLIP, image_features: Tensor, text: Tensor) -> Tensor:
-    """Scaled cosines of images and classes.
+    """Computes scaled cosines of images and classes.
 
     Args:
         model: OpenAI's CLIP, whose scale is used.
@@ -178,9 +178,9 @@ def class_logits(model: CLIP, image_features: Tensor, text: Tensor) -> Tensor:
 
 
 def most_confident_views(logits: Tensor) -> Tensor:
-    """Indices of the tenth of the views whose predictions have the lowest entropy.
+    """Returns the indices of the tenth of the views whose predictions have the lowest entropy.
 
-    With 64 views these are 6. The plain view gets no privilege.
+    With 64 views these are 6. The plain view is treated like the others.
     """
     log_p = logits.log_softmax(dim=1)  # (V, K)
     entropies = -(log_p.exp() * log_p).sum(dim=1)  # (V,)
@@ -189,7 +189,7 @@ def most_confident_views(logits: Tensor) -> Tensor:
 
 
 def method_loss(method: str, logits: Tensor, text: Tensor, weight: float) -> Tensor:
-    """The loss of one step.
+    """Computes the loss of one step.
 
     Args:
         method: TPT, CTPT, OTPT or SoC.
@@ -267,7 +267,7 @@ def semantic_separation(text: Tensor) -> Tensor:
 
 
 def balance(loss: Tensor, penalty: Tensor) -> Tensor:
-    """SoC's weight |L_TPT| / |L_Huber|: the regulariser becomes λ times as large as the loss.
+    """Computes SoC's weight |L_TPT| / |L_Huber|: with it the regulariser is λ times the loss.
 
     It is a constant of the step: no gradient flows through it.
 

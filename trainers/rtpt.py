@@ -27,13 +27,24 @@ class RTPT(TPT):
     marker = ">"
     display_order = 12
     settings: ClassVar = [
-        Setting("NEIGHBOURS", 20, "nearest other views whose mean cosine is a view's reliability",
-                allowed=Range(least=1, text="at least 1")),
-        Setting("TEMPERATURE", 0.01, "of the softmax that turns reliabilities into weights",
-                allowed=Range(above=0)),
-        Setting("DIAGONAL", "index",
-                "how a view is excluded from its neighbours: index, or code: cosine >= 1",
-                allowed=OneOf(("index", "code"))),
+        Setting(
+            "NEIGHBOURS",
+            20,
+            "number of nearest other views whose mean cosine is a view's reliability",
+            allowed=Range(least=1, text="at least 1"),
+        ),
+        Setting(
+            "TEMPERATURE",
+            0.01,
+            "temperature of the softmax that turns reliabilities into weights",
+            allowed=Range(above=0),
+        ),
+        Setting(
+            "DIAGONAL",
+            "index",
+            "rule that excludes a view from its own neighbours: index; or code, cosine >= 1",
+            allowed=OneOf(("index", "code")),
+        ),
     ]
 
     def view_loss(self, logits: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class SoC(TPT):
         Setting(
             "LAMBDA",
             30.0,
-            "λ; the paper uses 14 on ImageNet-A/V2/R/Sketch",
+            "λ, weight of the penalty; the paper uses 14 on ImageNet-A/V2/R/Sketch",
             allowed=Range(least=0),
             show="λ {}",
         ),
@@ -41,7 +41,8 @@ class SoC(TPT):
         Setting(
             "NORM",
             "minmax",
-            "s̃: minmax (s−min)/(max−min), max s/max, shift s−min",
+            "normalisation s̃ of the similarities s: minmax (s−min)/(max−min), max s/max, "
+            "shift s−min",
             allowed=OneOf(("minmax", "max", "shift")),
         ),
         # All but live are detached. live is the ratio with gradients flowing through it, which is
@@ -49,14 +50,15 @@ class SoC(TPT):
         Setting(
             "SCALE",
             "inverse",
-            "w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1; live: ratio, not "
-            "detached",
+            "factor w of the penalty: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1; "
+            "live: ratio, not detached",
             allowed=OneOf(("inverse", "ratio", "none", "live")),
         ),
         Setting(
             "STATS",
             "detached",
-            "or flow: gradients flow through min and max; flow_delta: through δ too",
+            "gradients through the statistics of s: detached, none; flow, through min and max; "
+            "flow_delta, through δ too",
             allowed=OneOf(("detached", "flow", "flow_delta")),
         ),
     ]

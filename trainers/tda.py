@@ -61,14 +61,32 @@ class TDA(Online):
     marker = "H"
     display_order = 70
     settings: ClassVar = [
-        Setting("ALPHA", 2.0, "α of the positive cache; ImageNet's published value"),
-        Setting("BETA", 5.0, "β of the positive cache", allowed=Range(least=0)),
-        Setting("VALUES", "given",
-                "ALPHA and BETA; paper: published per data set, tuned on test accuracy",
-                allowed=VALUES, show=show_values),
-        Setting("VIEWS", "plain",
-                "or confident: the mean of those, as published for ImageNet-A/V2/R/Sketch",
-                allowed=VIEWS),
+        Setting(
+            "ALPHA",
+            2.0,
+            "α, weight of the positive cache; the default is ImageNet's published value",
+        ),
+        Setting(
+            "BETA",
+            5.0,
+            "β, sharpness of the positive cache",
+            allowed=Range(least=0),
+        ),
+        Setting(
+            "VALUES",
+            "given",
+            "source of ALPHA and BETA: given, these settings; paper, the published values "
+            "per data set, tuned on test accuracy",
+            allowed=VALUES,
+            show=show_values,
+        ),
+        Setting(
+            "VIEWS",
+            "plain",
+            "views that are used: plain; or confident, the mean of those, as published for "
+            "ImageNet-A/V2/R/Sketch",
+            allowed=VIEWS,
+        ),
     ]
     per_set: ClassVar[Sequence[str]] = ("ALPHA", "BETA")
     paper = PAPER

@@ -1,4 +1,4 @@
-"""TPT: test-time prompt tuning, and the base class of the calibrated methods.
+"""Implements TPT, test-time prompt tuning, which is the base class of the calibrated methods.
 
 An episode is this file from top to bottom: the hooks that other methods override, `adapt` for a
 batch of images, `run_episodes` and `tune` for the steps of AdamW, `text_gradient` for the gradient
@@ -32,7 +32,7 @@ from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 @TRAINER_REGISTRY.register()
 class TPT(BaseTrainer):
-    """min over the context of L_TPT, the entropy of the mean prediction of confident views.
+    """Minimises over the context L_TPT, the entropy of the mean prediction of confident views.
 
     (Shu et al., NeurIPS 2022.) Other methods override its hooks. One that adds a regulariser
     defines `penalty` and `weight`; its loss is L_TPT + weight · penalty. TRAINER.REGULARISERS adds
@@ -63,19 +63,27 @@ class TPT(BaseTrainer):
     # Hooks. A method overrides some of them; none of them stores anything.
 
     def select(self, logits: Tensor) -> Tensor:
-        """The views to learn from, (B, V, K) -> (B, n), selected once with the initial prompt."""
+        """Returns the indices of the views to learn from, selected once with the initial prompt.
+
+        Args:
+            logits: Logits of all views before the first step, (B, V, K).
+
+        Returns:
+            Indices of the n selected views, (B, n).
+        """
         return confident_views(logits, self.cfg.TTA.SELECT)
 
     def view_loss(self, logits: Tensor) -> Tensor:
-        """The loss of the selected views, (B, n, K) -> (B,)."""
+        """Returns the loss of the selected views, (B, n, K) -> (B,)."""
         return marginal_entropy(logits)
 
     def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:
-        """`view_loss`, for methods that compare with logits of the first step.
+        """Returns `view_loss`. Methods that compare with logits of the first step override it.
 
         Args:
             logits: Logits of the selected views in this step, (B, n, K).
-            first: Those of the first step, (B, n, K). In that step it is `logits` itself.
+            first: Logits of the selected views in the first step, (B, n, K). In the first step it
+                is `logits` itself.
             plain: Logits of the plain view before the first step, (B, 1, K).
 
         Returns:
@@ -84,14 +92,18 @@ class TPT(BaseTrainer):
         return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
-        """The regulariser of text features (..., K, d): one number per episode, (...).
+        """Returns the regulariser of text features; None if the method has none.
 
-        None if the method has no regulariser.
+        Args:
+            text: Unit text features, (K, d) or (B, K, d).
+
+        Returns:
+            One number per episode, () or (B,).
         """
         return None
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
-        """The factor of the penalty. Gradients run through it unless it is detached.
+        """Returns the factor of the penalty. Gradients run through it unless it is detached.
 
         Args:
             loss: `episode_loss` of each episode, (B,).
@@ -103,14 +115,14 @@ class TPT(BaseTrainer):
         return 1.0
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
-        """Logits of the plain view.
+        """Returns the logits of the prediction, which are those of the plain view.
 
         Args:
             views: Unit view features, (B, V, d), view 0 the plain one.
             text: Tuned text features, (B, K, d); (K, d) without a step.
 
         Returns:
-            (B, K).
+            Logits, (B, K).
         """
         return class_logits(views[:, :1], text, self.clip.scale)[:, 0]
 
@@ -130,9 +142,10 @@ class TPT(BaseTrainer):
         self.initial  # noqa: B018 - loads the model, and may compute a Jacobian
 
     def decide_jacobian(self) -> bool:
-        """Whether gradients of the first step go through a Jacobian: by counts and settings alone.
+        """Decides by counts and settings alone whether gradients of the first step use a Jacobian.
 
-        It is that of the initial context, so it does not serve where the context is carried.
+        It is the Jacobian at the initial context, so it is of no use where the context is carried
+        from image to image.
         """
         if not self.tunes_context or not self.cfg.TTA.STEPS or self.online:
             return False
@@ -141,33 +154,37 @@ class TPT(BaseTrainer):
 
     @property
     def uses_jacobian(self) -> bool:
-        """What was decided for this run, before its first part. For images in memory: False."""
+        """Whether this run uses a Jacobian, as it was decided before its first part.
+
+        For images in memory there is none.
+        """
         if self.has_given_classes:
             return False
         return self.run_dir.record.numerics["jacobian"] is True
 
     def with_jacobian(self) -> PromptedCLIP:
-        """The model with the Jacobian of its initial prompt, cached or computed."""
+        """Returns the model with the Jacobian of its initial prompt, cached or computed."""
         key = {"record": self.record.key("jacobian")}
         jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
         return self.clip.with_jacobian(jacobian)
 
     @cached_property
     def initial(self) -> TunableText:
-        """What is tuned, as it is before the first image."""
+        """The context (or what else is tuned) as it is before the first image."""
         if self.uses_jacobian:
             return self.with_jacobian()
         return self.clip
 
     @cached_property
     def continual(self) -> ContinualContext:
-        """What TTA.RESET never | N carries from image to image."""
+        """The context that TTA.RESET never | N carries from image to image."""
         if self.cfg.TTA.RESET == "never":
             return ContinualContext(self.initial, reset_every=0)
         return ContinualContext(self.initial, reset_every=int(self.cfg.TTA.RESET))
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Of TTA.RESET never | N: the context with AdamW's moments and step count."""
+        """Returns the state with TTA.RESET never | N: the context, AdamW's moments and step count.
+        """
         return self.continual.tensors()
 
     # The episode.
@@ -180,7 +197,7 @@ class TPT(BaseTrainer):
         return self.within_memory(partial(self.run_episodes, self.initial), views)
 
     def adapt_next(self, image: Tensor) -> Adapted:
-        """The next image (1, V, d) of a stream: it starts where the one before it ended."""
+        """Adapts to the next image (1, V, d) of a stream. It starts where the last one ended."""
 
         def run(views: Tensor) -> Adapted:
             # A copy of the moments: when memory runs out in the middle of an episode, it is run
@@ -196,7 +213,7 @@ class TPT(BaseTrainer):
         """Adapts all images, as many at once as the device holds.
 
         Args:
-            run: From view features (b, V, d) to the predictions of b images.
+            run: A function from view features (b, V, d) to the predictions of b images.
             views: Unit view features, (B, V, d).
         """
         if not self.tunes_context:
@@ -212,6 +229,9 @@ class TPT(BaseTrainer):
             start: The context that all of them start from.
             views: Unit view features (B, V, d), view 0 the plain one.
             moments: AdamW's state to start from, which is updated; None = a new one.
+
+        Returns:
+            The predictions of the B images.
         """
         logits = class_logits(views, start.text, self.clip.scale)  # (B, V, K)
         tuned = self.tune(start, views, logits, moments)
@@ -279,7 +299,7 @@ class TPT(BaseTrainer):
         self, text: Tensor, selected_views: Tensor, plain_logits: Tensor,
         first_logits: Tensor | None = None,
     ) -> TextGradient:
-        """The gradient of the episodes' losses L(ℓ, p₁, p₂, …) at the text features T.
+        """Computes the gradient of the episodes' losses L(ℓ, p₁, p₂, …) at the text features T.
 
         dL/dT = ∂L/∂ℓ · dℓ/dT + Σ ∂L/∂pᵢ · dpᵢ/dT, with the loss ℓ of the views and penalties pᵢ. In
         the first step all episodes share T, so each dpᵢ/dT is computed once; ∂L/∂ℓ and ∂L/∂pᵢ are
@@ -289,8 +309,9 @@ class TPT(BaseTrainer):
             text: Text features: (K, d) in the first step, where all episodes share them;
                 (B, K, d) later.
             selected_views: Unit features (B, n, d) of the selected views.
-            plain_logits: Of the plain view before the first step, (B, 1, K).
-            first_logits: Of the selected views in the first step, (B, n, K); None in that step.
+            plain_logits: Logits of the plain view before the first step, (B, 1, K).
+            first_logits: Logits of the selected views in the first step, (B, n, K); None in that
+                step.
         """
         batch = len(selected_views)
         with torch.enable_grad():
@@ -335,15 +356,15 @@ class TPT(BaseTrainer):
 def adapt_within_memory(
     adapt: Callable[[Tensor], Adapted], views: Tensor, budget: Budget,
 ) -> Adapted:
-    """`adapt` on all images, as many at once as the device holds.
+    """Adapts to all images, as many at once as the device holds.
 
     When memory runs out, first the number of episodes, then the number of classes per pass is
     halved for the rest of the run.
 
     Args:
-        adapt: From view features (b, V, d) to the predictions of b images.
+        adapt: A function from view features (b, V, d) to the predictions of b images.
         views: Unit view features (B, V, d).
-        budget: How much runs at once.
+        budget: The number of episodes and classes at once, which may become smaller.
     """
     parts: list[Adapted] = []
     done = 0
@@ -364,26 +385,26 @@ def adapt_within_memory(
 
 
 class Tuned(NamedTuple):
-    """What `tune` returns."""
+    """The result of the steps of B episodes."""
 
-    context: Tensor  # (B, ...) after the last step
-    loss: Tensor  # (B,) of the views, before the last step; NaN without a step
-    penalty: Tensor  # (B,) sum of all penalties, before the last step; NaN without a step
+    context: Tensor  # the contexts after the last step, (B, ...)
+    loss: Tensor  # loss of the views before the last step, (B,); NaN without a step
+    penalty: Tensor  # sum of all penalties before the last step, (B,); NaN without a step
 
 
 class TextGradient(NamedTuple):
-    """What `text_gradient` returns."""
+    """The gradient of B episodes' losses at the text features, and the losses."""
 
     gradient: Tensor  # (B, K, d)
-    loss: Tensor  # (B,) of the views
-    penalty: Tensor  # (B,) sum of all penalties
+    loss: Tensor  # loss of the views, (B,)
+    penalty: Tensor  # sum of all penalties, (B,)
 
 
 class PenaltyValue(NamedTuple):
-    """A penalty at some text features."""
+    """A penalty and its gradient at given text features."""
 
     value: Tensor  # () for shared features (K, d), (B,) for (B, K, d)
-    gradient: Tensor  # as the features
+    gradient: Tensor  # the same shape as the features
 
 
 class Term:
@@ -400,7 +421,7 @@ class Term:
 
     @classmethod
     def of_method(cls, method: type[TPT], cfg: CfgNode, weight: float) -> Term:
-        """The regulariser of a method, for another one: with the method's settings and another λ.
+        """Returns the regulariser of a method for another one: with its settings and another λ.
 
         `penalty` and `weight` are hooks of a trainer class, but read only its settings. So they are
         called on an object that has nothing else: no data, no model, no life cycle.
@@ -419,10 +440,10 @@ class Term:
         return cls(hooks.penalty, hooks.weight)
 
     def evaluate(self, text: Tensor) -> PenaltyValue | None:
-        """The penalty and its gradient at text features (..., K, d); None if there is no penalty.
+        """Computes penalty and gradient at text features (..., K, d); None if there is no penalty.
 
-        It depends on no image. Features (K, d) that all episodes share are those of the initial
-        prompt, the same in the whole run: their penalty is computed once, which matters for
+        A penalty depends on no image. Features (K, d) that all episodes share are those of the
+        initial prompt, the same in the whole run: their penalty is computed once, which matters for
         thousands of classes.
         """
         is_shared = text.dim() == 2
@@ -437,7 +458,7 @@ class Term:
                 (gradient,) = torch.autograd.grad(value.sum(), leaf)
                 result = PenaltyValue(value.detach(), gradient)
         if is_shared:
-            # The features are kept too, so that no other tensor gets their id.
+            # The features are stored too: as long as they exist, no other tensor gets their id.
             self.shared = {id(text): (text, result)}
         return result
 
@@ -450,7 +471,7 @@ def is_regulariser(method: type | None) -> TypeGuard[type[TPT]]:
 
 
 def find_regulariser(name: str) -> type[TPT]:
-    """The regulariser of this name, in any spelling."""
+    """Returns the regulariser of a name, in any spelling; refuses other names."""
     method = find_method(name)
     if is_regulariser(method):
         return method

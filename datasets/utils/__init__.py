@@ -1,2 +1,4 @@
-"""Shared utilities: errors, registries, file access, command-line entry points. Nothing here
-imports torch."""
+"""Shared utilities: errors, registries, file access, command-line entry points.
+
+Nothing here imports torch.
+"""

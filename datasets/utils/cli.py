@@ -1,5 +1,5 @@
-"""What every command shares: one line per user error, exit status, signals, streams, and log lines
-on the terminal."""
+"""Runs a command: one line per user error, exit status, signals, streams, log lines on a terminal.
+"""
 from __future__ import annotations
 
 import argparse
@@ -28,9 +28,14 @@ WAIT = 30.0
 
 
 def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """torchrun's variables for a task of a SLURM step (`srun`) with several tasks; empty if there
-    is one task, or if torchrun has set them. `sbatch` alone starts one process, whatever its
-    --ntasks: SLURM_STEP_* are srun's."""
+    """Returns torchrun's variables for a task of a SLURM step (`srun`) with several tasks.
+
+    They are empty if there is one task, or if torchrun has set them. `sbatch` alone starts one
+    process, whatever its --ntasks, so SLURM_STEP_* are read, which only srun sets.
+
+    Args:
+        env: The environment variables of the process.
+    """
     tasks = int(env.get("SLURM_STEP_NUM_TASKS", 1))
     if "RANK" in env or tasks < 2:
         return {}
@@ -39,7 +44,7 @@ def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
         # node[03-07,12] -> node03
         first_hosts = re.split(r",(?![^\[]*\])", env["SLURM_STEP_NODELIST"])[0]
         master = re.sub(r"\[(\w+).*", r"\1", first_hosts)
-    # One per step.
+    # Each step has a port of its own: several may run on one machine.
     port = 20000 + (7 * int(env["SLURM_JOB_ID"]) + int(env["SLURM_STEP_ID"])) % 20000
     return {
         "RANK": env["SLURM_PROCID"],
@@ -107,7 +112,7 @@ def tool_parser(doc: str | None) -> ToolParser:
 
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:
-    """Ends the process with the status of `main`; see `outcome`."""
+    """Runs `main`, and ends the process with its status; see `outcome`."""
     # Streams may have been closed (`2>&-`). The next file to be opened would get their number, and
     # receive what is printed.
     while os.open(os.devnull, os.O_RDWR) <= 2:
@@ -122,7 +127,8 @@ def run_tool(main: Callable[[], int | None]) -> NoReturn:
     )
     status = outcome(main)
     sys.stdout.flush()  # Dassl replaces it
-    if output.lost and not isinstance(output.lost, BrokenPipeError):  # which `| head` causes
+    # `| head` causes a BrokenPipeError, which is no fault.
+    if output.lost and not isinstance(output.lost, BrokenPipeError):
         reason = output.lost.strerror
         print(f"error: cannot write the output: {reason}; finished work is kept", file=sys.stderr)
         status = status or 2
@@ -154,7 +160,7 @@ def outcome(main: Callable[[], int | None]) -> int:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Decorator for a command that can be resumed: if it is interrupted, the message says so."""
+    """Marks a command that can be resumed, as a decorator: if interrupted, the message says so."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as stopped:
@@ -163,8 +169,10 @@ def resumable() -> Iterator[None]:
 
 
 def ended_by_torchrun() -> bool:
-    """Whether torchrun ends this process because the main process has failed, probably with the
-    same error."""
+    """Whether torchrun ends this process within WAIT seconds.
+
+    Then the main process has failed, probably with the same error, and has printed it.
+    """
     try:
         time.sleep(WAIT)
     except (Terminated, KeyboardInterrupt):
@@ -173,10 +181,12 @@ def ended_by_torchrun() -> bool:
 
 
 class Output(io.FileIO):
-    """Standard output or error. If it is full, or a pipe whose reader has ended, the rest of the
-    text is dropped."""
+    """Standard output or error, which drops text that cannot be written.
 
-    lost: OSError | None = None
+    That is so if a disk is full, or if the reader of a pipe has ended.
+    """
+
+    lost: OSError | None = None  # error of the first write that failed
 
     def write(self, data: Any) -> int:
         """Writes what can be written, and drops the rest."""
@@ -193,27 +203,33 @@ class Terminated(BaseException):
 
 
 def ending_signals() -> list[signal.Signals]:
-    """SIGTERM, and SIGUSR1, which `sbatch --signal=USR1@60` sends before a job's time is up.
-    Windows has no SIGUSR1."""
+    """Returns the signals that end a command: SIGTERM, and SIGUSR1 where there is one.
+
+    `sbatch --signal=USR1@60` sends SIGUSR1 before a job's time is up. Windows has none.
+    """
     names = ("SIGTERM", "SIGUSR1")
     return [getattr(signal, name) for name in names if hasattr(signal, name)]
 
 
 def terminate(*_: object) -> NoReturn:
-    """Handles a signal."""
+    """Handles a signal by raising Terminated."""
     raise Terminated
 
 
 def report_thread(failure: threading.ExceptHookArgs) -> None:
-    """Ignores OSErrors of TensorBoard's writer thread: the main thread reports a full disk in one
-    line."""
+    """Reports errors of threads, except OSErrors of TensorBoard's writer.
+
+    The main thread reports a full disk in one line.
+    """
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)
 
 
 def tool(name: str) -> str:
-    """A tool's command, for messages: `promptcal NAME` if that was typed or there is no checkout,
-    else the script."""
+    """Returns a tool's command, for messages: `promptcal NAME`, or the script of a checkout.
+
+    A script is named only if there is a checkout and the user did not type `promptcal`.
+    """
     is_checkout = (Path(__file__).resolve().parents[2] / "setup.py").is_file()
     if sys.argv[0].startswith("promptcal ") or not is_checkout:
         return f"promptcal {name}"
@@ -221,21 +237,21 @@ def tool(name: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with a word whose plural ends with s: `1 run`, `2 runs`.
+    """Returns a number with a word whose plural ends with s: `1 run`, `2 runs`.
 
     Args:
-        number: How many there are.
-        noun: The word for one.
+        number: The number.
+        noun: The word in the singular.
     """
     return plural(number, noun, f"{noun}s")
 
 
 def plural(number: int, one: str, several: str) -> str:
-    """A number with a word: `1 class`, `2 classes`.
+    """Returns a number with a word: `1 class`, `2 classes`.
 
     Args:
-        number: How many there are.
-        one: The word for one.
-        several: The word for none or more than one.
+        number: The number.
+        one: The word in the singular.
+        several: The word in the plural, for 0 too.
     """
     return f"{number:,} {one if number == 1 else several}"

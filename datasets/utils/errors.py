@@ -1,5 +1,4 @@
-"""Errors that a user can fix: the command-line tools print them as one line and exit with
-status 2."""
+"""Defines errors that a user can fix. Commands print them as one line and exit with status 2."""
 from __future__ import annotations
 
 import errno
@@ -10,11 +9,11 @@ MAX_LENGTH = 2000  # characters of a message; longer ones are shortened
 
 
 def one_line(text: object, length: int = MAX_LENGTH) -> str:
-    """Anything as one line for any terminal, without control characters.
+    """Returns anything as one line for any terminal, without control characters.
 
     Args:
-        text: Usually an error's message.
-        length: Letters of the line; the middle of a longer text is left out.
+        text: The text, usually an error's message.
+        length: Largest number of letters of the line; the middle of a longer text is left out.
     """
     text = str(text)
     if len(text) > 3 * length:
@@ -56,8 +55,7 @@ class WeightsError(UserError):
 
 
 def first_five(items: Sequence[object]) -> str:
-    """The first five of many items and the number of the others, for a message that stays
-    readable."""
+    """Returns the first five of many items and the number of the others, for a readable message."""
     first = ", ".join(one_line(item, 240) for item in items[:5])
     if len(items) <= 5:
         return first
@@ -66,7 +64,7 @@ def first_five(items: Sequence[object]) -> str:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Around code that reads a data root, or as a decorator: an OSError becomes a DataError."""
+    """Turns an OSError of code that reads a data root into a DataError; also as a decorator."""
     try:
         yield
     except OSError as error:
@@ -75,7 +73,10 @@ def reading() -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Of Python, numpy or a GPU; torch's CPU allocator and cuBLAS raise plain RuntimeErrors."""
+    """Whether an error says that memory ran out: in Python, numpy or torch, on a CPU or a GPU.
+
+    torch's CPU allocator and cuBLAS raise plain RuntimeErrors, which are known by their text.
+    """
     # The type is known by its name, because this module does not import torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
@@ -85,7 +86,10 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def machine_fault(error: BaseException) -> str:
-    """What happened and the remedy, if the machine has failed and not the program; "" otherwise."""
+    """Returns what happened and the remedy, if the machine has failed and not the program.
+
+    Otherwise it returns "".
+    """
     if out_of_memory(error):
         return ("out of memory; finished parts are kept: use fewer TTA.EPISODES and "
                 "DATALOADER.NUM_WORKERS, TTA.JACOBIAN off, or DEVICE cpu")
@@ -109,8 +113,7 @@ def machine_fault(error: BaseException) -> str:
 
 @contextmanager
 def explaining_faults() -> Iterator[None]:
-    """Around a run, or as a decorator: a fault of the machine becomes a UserError with the
-    remedy."""
+    """Turns a fault of the machine into a UserError with the remedy; also as a decorator."""
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:

@@ -1,5 +1,5 @@
-"""Reads, writes and locks files safely: writes are atomic, reads are bounded and take regular files
-only."""
+"""Reads and writes files safely: writes are atomic, reads are bounded and take regular files only.
+"""
 from __future__ import annotations
 
 import errno
@@ -21,9 +21,9 @@ from .errors import DataError, UserError
 
 logger = logging.getLogger(__name__)
 
-# Bytes of a file that is read into memory; the largest real one has a hundredth of it.
+# Largest size in bytes of a file that is read into memory; the largest real one has a hundredth.
 LARGEST_TEXT = 1 << 28
-# Bounds of unpacked arrays: times the file's size, plus bytes.
+# Unpacked arrays may take LARGEST_RATIO times the size of their file, plus ALWAYS_ALLOWED bytes.
 LARGEST_RATIO = 20
 ALWAYS_ALLOWED = 64 << 20
 # How files are opened for reading. Windows has no O_NONBLOCK and O_CLOEXEC, and changes line ends
@@ -34,7 +34,7 @@ for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
 
 
 def data_root(path: str | Path) -> Path:
-    """The folder that holds the data sets, as given by a user."""
+    """Returns the folder of the data sets that a user gave; refuses one that does not exist."""
     root = Path(path).expanduser()
     if not root.is_dir():
         raise DataError(f"data root {root} is not a folder: give the one that holds the data sets "
@@ -43,8 +43,8 @@ def data_root(path: str | Path) -> Path:
 
 
 def user_cache_folder() -> Path | None:
-    """The folder for files of this package that can be made again; None for a user without a
-    home."""
+    """The folder for files of this package that can be made again; None for a user without a home.
+    """
     folder = os.environ.get("XDG_CACHE_HOME")
     if not folder:
         folder = os.path.expanduser("~/.cache")  # noqa: PTH111 - pathlib's raises without a home
@@ -83,7 +83,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     Args:
         path: The file.
-        write: Writes the content to an open file.
+        write: A function that writes the content to an open file.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -104,7 +104,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
     Args:
         path: The file.
-        content: Its bytes.
+        content: The bytes of the file.
     """
     write_atomically(path, lambda file: file.write(content))
 
@@ -114,14 +114,13 @@ def write_text(path: Path, text: str) -> None:
 
     Args:
         path: The file.
-        text: Its content.
+        text: The content of the file.
     """
     write_bytes(path, text.encode(errors="surrogateescape"))
 
 
 def no_formula(cell: str) -> str:
-    """A cell of a CSV file that spreadsheets do not run: they take these beginnings for
-    formulas."""
+    """Returns a cell of a CSV file so that no spreadsheet takes its beginning for a formula."""
     if cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{cell}"
     return cell
@@ -148,8 +147,7 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading. Others are refused: a pipe would block, and a device never
-    ends."""
+    """Opens a regular file for reading. Refuses others: a pipe would block, a device never ends."""
     file = os.fdopen(os.open(path, READ_ONLY), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -158,11 +156,11 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, largest: int = LARGEST_TEXT) -> bytes:
-    """All bytes of a regular file of reasonable size.
+    """Reads all bytes of a regular file of reasonable size.
 
     Args:
         path: The file.
-        largest: Bytes beyond which it is refused.
+        largest: Number of bytes beyond which the file is refused.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > largest:
@@ -180,7 +178,7 @@ def file_hash(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any | None:
-    """The content, or None if there is no such file or it is not JSON."""
+    """Reads a JSON file; None if there is no such file or it is not JSON."""
     try:
         return json.loads(read_regular(path).decode("utf-8", errors="surrogateescape"))
     except (OSError, ValueError, RecursionError):
@@ -188,8 +186,10 @@ def read_json(path: Path) -> Any | None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file. Checks every checksum, which numpy does only for the bytes it
-    reads."""
+    """Reads all arrays of an .npz file.
+
+    Every checksum is compared; numpy does that only for the bytes that it reads.
+    """
     with (
         noticing_damage(),
         open_regular(path) as packed,
@@ -210,8 +210,10 @@ class Damaged(Exception):
 
 @contextmanager
 def noticing_damage() -> Iterator[None]:
-    """Raises Damaged for any exception: a flipped byte can cause any, inside zipfile, numpy or
-    Python's tokenizer."""
+    """Turns any exception into Damaged.
+
+    A flipped byte can cause any exception inside zipfile, numpy or Python's tokenizer.
+    """
     try:
         yield
     except Exception as error:

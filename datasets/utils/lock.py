@@ -1,5 +1,4 @@
-"""Lock files: only one process at a time works on a file or in a folder, on any system and any
-disk."""
+"""Locks a file or a folder for one process at a time, on any system and any disk."""
 from __future__ import annotations
 
 import json
@@ -20,8 +19,9 @@ from .files import read_json
 
 logger = logging.getLogger(__name__)
 
-TOUCH_SECONDS = 10.0  # between touches of the file
-# Seconds without a touch after which an owner on another machine is taken to be dead.
+TOUCH_SECONDS = 10.0  # between two touches of the file
+# Seconds without a touch after which an owner on another machine is taken to be dead. It is the
+# time of twelve touches, so that a slow disk is not mistaken for a dead owner.
 SILENCE = 120.0
 RETRY_SECONDS = 0.2  # between attempts of a process that waits
 # On Windows `os.kill(pid, 0)` is not a question: it sends Ctrl-C.
@@ -41,7 +41,7 @@ class OwnedLock:
     often mounted without, it cannot name the owner, and it leaves its file in the data root.
     """
 
-    remedy = "choose another folder"  # for a process that finds the lock taken
+    remedy = "choose another folder"  # advice to a process that finds the lock taken
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,12 +66,16 @@ class OwnedLock:
             released.set()
             # A forked process leaves it to its parent.
             if self.is_ours() and os.getpid() == self.owner["pid"]:
-                with suppress(OSError):  # of a lost disk: the file is taken over later
+                with suppress(OSError):  # the disk is lost: the file is taken over later
                     self.path.unlink()
 
     @contextmanager
     def awaited(self, work: str) -> Iterator[Self]:
-        """Holds the lock; waits, with a message, while another process does `work`."""
+        """Holds the lock. Waits, with a message, while another process has it.
+
+        Args:
+            work: Words that complete "another process …" in the message.
+        """
         with ExitStack() as stack:
             is_announced = False
             while True:
@@ -149,8 +153,10 @@ class OwnedLock:
         return start_time(owner["pid"]) != owner.get("started")
 
     def is_silent(self) -> bool:
-        """Whether the file has not been touched for long, by the clock of the file system, which
-        all machines share."""
+        """Whether the file has not been touched for SILENCE seconds.
+
+        The clock is that of the file system, which all machines share.
+        """
         probe = self.path.with_name(f".clock.{self.token}")
         probe.touch()
         now = probe.stat().st_mtime
@@ -175,17 +181,19 @@ class FolderLock(OwnedLock):
 
 
 def read_owner(path: Path) -> dict:
-    """The owner that a lock file names; empty if it names none."""
+    """Reads the owner that a lock file names; {} if it names none."""
     owner = read_json(path)
-    # 0 and below are groups.
+    # Process numbers from 0 down stand for groups of processes.
     if isinstance(owner, dict) and isinstance(owner.get("pid"), int) and owner["pid"] > 0:
         return owner
     return {}
 
 
 def system_id() -> str:
-    """This boot of this machine and this container, within which process numbers are unique; "" if
-    unknown."""
+    """Identifies this boot of this machine and this container; "" if unknown.
+
+    Process numbers are unique within it.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -194,7 +202,7 @@ def system_id() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, in the system's own unit; None if unknown."""
+    """Returns the time at which a process started, in the system's own unit; None if unknown."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return status.rpartition(")")[2].split()[19]

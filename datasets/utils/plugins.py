@@ -1,5 +1,4 @@
-"""Plugins: modules outside the package that register methods, data sets, metrics and backbones when
-imported."""
+"""Imports plugins: modules outside the package that register methods, data sets, metrics, …"""
 from __future__ import annotations
 
 import os
@@ -18,9 +17,14 @@ GROUP = "promptcal.plugins"  # entry points of installed packages
 
 
 def load_plugins(names: Iterable[str] = ()) -> None:
-    """Imports the plugins called `names`, those of the environment variable and those of installed
-    packages. The variable then has the names too: processes that are started from here import the
-    same plugins."""
+    """Imports plugins: those called `names`, of the environment variable, of installed packages.
+
+    The variable then has the names too, so that processes which are started from here import the
+    same plugins.
+
+    Args:
+        names: Names of modules. A text may hold several, separated by commas, colons or spaces.
+    """
     modules: dict[str, None] = {}  # each once, in order
     for text in (os.environ.get(VARIABLE, ""), *names):
         for name in re.split(r"[,:\s]+", text):

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines in a file, a pipe or a job's log."""
+"""Shows how far long work is: a bar on a terminal, plain lines in a file, a pipe or a job's log."""
 from __future__ import annotations
 
 import sys
@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 INTERVAL = 30.0  # seconds between plain lines, at least
 SAMPLE_EVERY = 1.0  # seconds between the moments that an estimate may start from
-MOST_SAMPLES = 200
+MOST_SAMPLES = 200  # largest number of samples; beyond it every second one is dropped
 
 T = TypeVar("T")
 
@@ -35,12 +35,12 @@ class PlainProgress:
     ) -> None:
         """
         Args:
-            total: What the count ends at; None if unknown.
-            desc: What is done, the beginning of each line.
-            unit: What is counted.
-            initial: What is already done; it does not count for the speed.
-            stream: Where lines are written; None = standard error.
-            clock: Seconds since any moment.
+            total: Number at which the count ends; None if unknown.
+            desc: Words for the work, with which each line begins.
+            unit: Word for the things that are counted.
+            initial: Number of those that are done already; they do not count for the speed.
+            stream: The file to which lines are written; None = standard error.
+            clock: A function that returns seconds since any moment.
         """
         self.total = total
         self.desc = desc
@@ -80,14 +80,14 @@ class PlainProgress:
             print(self.line(now), file=self.stream or sys.stderr, flush=True)
 
     def set_postfix_str(self, text: str) -> None:
-        """What the next line says at its end."""
+        """Sets the text at the end of the next line."""
         self.postfix = text
 
     def close(self) -> None:
         """Writes nothing: commands say themselves when something is done."""
 
     def line(self, now: float) -> str:
-        """The line that is written at a moment."""
+        """Returns the line that is written at a moment."""
         unit = self.unit
         size = 1.0
         if unit == "B":
@@ -105,7 +105,10 @@ class PlainProgress:
         return ", ".join(parts)
 
     def seconds_left(self, now: float) -> float | None:
-        """The estimate; None where nothing was counted in that time or the total is unknown."""
+        """Estimates the remaining seconds from the speed in the second half of the time so far.
+
+        Returns None if nothing was counted in that time or the total is unknown.
+        """
         if self.total is None:
             return None
         middle = self.began + (now - self.began) / 2
@@ -121,7 +124,7 @@ class PlainProgress:
 
 
 def duration(seconds: float) -> str:
-    """Such as `0:42` or `3:05:10`."""
+    """Returns seconds as text such as `0:42` or `3:05:10`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -135,11 +138,11 @@ def show_progress(
     """Shows how many of some items are done while they are used.
 
     Args:
-        items: Any iterable.
-        desc: What is done.
-        unit: What is counted.
+        items: The items.
+        desc: Words for the work.
+        unit: Word for an item.
         total: Number of items; None if unknown.
-        shown: False shows nothing.
+        shown: Whether anything is shown.
 
     Yields:
         The items.
@@ -161,11 +164,11 @@ def progress_bar(
     """Shows how far long work is; to be used as a context manager.
 
     Args:
-        total: What the count ends at; None if unknown.
-        desc: What is done.
-        unit: What is counted; `B` is shown in larger units on a terminal.
-        initial: What is already done.
-        shown: False shows nothing.
+        total: Number at which the count ends; None if unknown.
+        desc: Words for the work.
+        unit: Word for the things that are counted; `B` (bytes) is shown in larger units.
+        initial: Number of those that are done already.
+        shown: Whether anything is shown.
         delay: Seconds before a bar appears.
     """
     if not shown or sys.stderr.isatty():

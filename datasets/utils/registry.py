@@ -1,5 +1,4 @@
-"""A table of classes by name, as in Dassl: modules register classes, and configs refer to them by
-name."""
+"""Finds classes by name, as in Dassl: modules register them, and configs refer to their names."""
 from __future__ import annotations
 
 import ast
@@ -18,11 +17,11 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A suggestion for a misspelt name.
+    """Suggests a known name for a misspelt one.
 
     Args:
-        name: What was written.
-        known: All names.
+        name: The name as it was written.
+        known: All known names.
 
     Returns:
         ` Did you mean 'x'?` for the closest known name, ignoring case, or one that starts with
@@ -56,7 +55,7 @@ class Registry:
     def __init__(self, kind: str, folder: Path | None = None, package: str = "") -> None:
         """
         Args:
-            kind: What the classes are, for messages, such as "trainer" or "data set".
+            kind: A word for the classes, for messages, such as "trainer" or "data set".
             folder: The folder whose files register classes; None = classes are only registered by
                 modules that are imported.
             package: The dotted name of the folder.
@@ -67,7 +66,7 @@ class Registry:
         self._package = package
 
     def register(self) -> Callable[[T], T]:
-        """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own.
+        """Registers a class under its own name, as a decorator: `@TRAINER_REGISTRY.register()`.
 
         A name that differs from another one only in case is refused, because users write names in
         any case.
@@ -91,7 +90,7 @@ class Registry:
         return add
 
     def get(self, name: str) -> type[Any]:
-        """The class of a name, whose module is imported first if need be."""
+        """Returns the class of a name. Its module is imported first if need be."""
         if name not in self:
             raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: "
                                    f"{', '.join(sorted(self))}; or what a plugin registers "
@@ -101,8 +100,11 @@ class Registry:
         return self._classes[name]
 
     def find(self, name: str) -> str:
-        """The registered name that is meant: in any spelling, or by the file that registers it
-        alone, as `dtd` or a plugin's `birds`; "" if there is none."""
+        """Returns the registered name that a user means; "" if there is none.
+
+        The name may have any spelling, or be that of a file that registers a single class, such as
+        `dtd` or a plugin's `birds`.
+        """
         wanted = plain_name(name)
         by_file: dict[str, list[str]] = {}
         for registered in self:

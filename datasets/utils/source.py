@@ -1,4 +1,4 @@
-"""The source of classes: the files that define them, and a hash that any edit changes.
+"""Finds the files that define classes, and hashes them, so that any edit gives another hash.
 
 Files are hashed whole. That is stricter than looking at what a class uses, and it misses nothing:
 a constant below the class, a function inside `if`, a second definition of the same name.
@@ -23,7 +23,7 @@ PACKAGE = __name__.partition(".datasets.")[0]
 
 
 def plugin_source(classes: Iterable[type]) -> str:
-    """A hash of the source of classes that are defined outside this package; "" if none is.
+    """Returns a hash of the source of classes that are defined outside this package; "" if none is.
 
     It covers the files of the classes, of their bases outside this package, and the modules of
     their own folders that these import. A function that another module has put into such a class
@@ -74,7 +74,7 @@ def parameters_in(values: Mapping[str, object]) -> list[str]:
 
 
 def module_source(module: ModuleType) -> str:
-    """A hash of the source of a plugin's module and of the modules of its folder that it imports.
+    """Hashes the source of a plugin's module and of the modules of its folder that it imports.
 
     It is "" if the module has no file.
     """
@@ -95,7 +95,7 @@ def is_plugin(cls: type) -> bool:
 
 
 def source_file(cls: type) -> Path | None:
-    """The file that defines a class; None if it was defined interactively."""
+    """Returns the file that defines a class; None if it was defined interactively."""
     try:
         name = inspect.getsourcefile(cls)
     except (OSError, TypeError):
@@ -134,7 +134,7 @@ def functions_of(cls: type) -> Iterator[tuple[str, FunctionType]]:
 
 
 def added_functions(cls: type) -> list[FunctionType]:
-    """The functions of a plugin's class that another file of a plugin defines."""
+    """Returns the functions of a plugin's class that another file of a plugin defines."""
     path_of_class = source_file(cls)
     added = []
     for _, function in functions_of(cls):
@@ -182,7 +182,8 @@ def is_of_library(path: Path) -> bool:
 
 
 def byte_code(cls: type) -> str:
-    """A class as Python has compiled it: its functions, and the plain values of its body."""
+    """Describes a class as Python has compiled it: its functions, and the plain values of its body.
+    """
     parts = [cls.__qualname__]
     for name, function in functions_of(cls):
         if not is_of_library(Path(function.__code__.co_filename)):
@@ -194,7 +195,7 @@ def byte_code(cls: type) -> str:
 
 
 def describe_function(function: FunctionType, seen: set[str]) -> str:
-    """The code of a function, with the plain values and the functions of its module that it uses.
+    """Describes a function: its code, and the plain values and functions of its module it uses.
 
     Args:
         function: The function.
@@ -215,7 +216,7 @@ def describe_function(function: FunctionType, seen: set[str]) -> str:
 
 
 def describe_code(code: CodeType) -> list[str]:
-    """What a code object does, with those in it, such as a comprehension's.
+    """Describes what a code object does, and those in it, such as a comprehension's.
 
     Its file and its line numbers are left out: they do not change what it does.
     """
@@ -245,11 +246,12 @@ def is_plain(value: object) -> bool:
 
 
 def top_folder(path: Path, module: str = "") -> Path:
-    """The folder of a plugin: that of its file, or of the package that the file belongs to.
+    """Returns the folder of a plugin: that of its file, or of the package that the file belongs to.
 
     Args:
         path: The file.
-        module: Its dotted name in Python. A package without `__init__.py` is recognised by it.
+        module: Dotted name of the file's module, by which a package without `__init__.py` is
+            recognised.
     """
     packages = module.split(".")
     if path.stem != "__init__":
@@ -266,11 +268,11 @@ def top_folder(path: Path, module: str = "") -> Path:
 
 
 def imported_files(path: Path, folder: Path) -> set[Path]:
-    """A file and the files that it imports, also through each other.
+    """Returns a file and the files that it imports, also through each other.
 
     Args:
         path: The file.
-        folder: Only files in or below it count.
+        folder: The folder in or below which imported files count.
     """
     files = {path}
     waiting = [path]  # files whose imports are not looked at yet
@@ -284,11 +286,11 @@ def imported_files(path: Path, folder: Path) -> set[Path]:
 
 
 def direct_imports(path: Path, folder: Path) -> set[Path]:
-    """The files that the import statements of a file name, wherever in it these are.
+    """Returns the files that the import statements of a file name, wherever in it these are.
 
     Args:
         path: The file.
-        folder: Only files in or below it count.
+        folder: The folder in or below which imported files count.
     """
     try:
         statements = import_statements(read_source(path))
@@ -350,11 +352,11 @@ def imported_by_name(call: ast.Call) -> str:
 
 
 def files_of_module(parts: list[str], places: Iterable[Path]) -> set[Path]:
-    """The files of a module and of the packages around it.
+    """Returns the files of a module and of the packages around it.
 
     Args:
         parts: Parts of the module's dotted name.
-        places: Folders below which it is looked for.
+        places: Folders below which the module is looked for.
     """
     files: set[Path] = set()
     for place in places:
@@ -373,14 +375,14 @@ def read_source(path: Path) -> bytes:
 
 
 def hash_files(files: Iterable[Path], texts: Iterable[str] = ()) -> str:
-    """A hash of the names and contents of files, with any line ends, and of further texts.
+    """Hashes the names and contents of files, whatever their line ends, and further texts.
 
     Args:
-        files: Their paths.
-        texts: Any texts.
+        files: Paths of the files.
+        texts: Texts that are hashed too.
 
     Returns:
-        16 hexadecimal digits.
+        The hash, 16 hexadecimal digits.
     """
     digest = hashlib.sha256()
     for path in sorted(files):

@@ -1,4 +1,4 @@
-"""From an image file to the views that test-time adaptation uses."""
+"""Makes the views that test-time adaptation uses from image files."""
 from importlib import import_module
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What views are made, and where in an image they are cut."""
+"""Specifies the views of an image, and draws where in the image they are cut."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,24 +12,27 @@ ATTEMPTS = 10  # draws of a crop that fits, before the largest central one is ta
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """What the views of an image are.
+    """Specification of the views of an image.
 
-    Draws depend on (seed, index) alone, never on order or thread.
+    Random numbers depend on (seed, index) alone, never on order or thread.
     """
 
-    num_views: int  # per image, the plain one included
+    num_views: int  # number of views per image, the plain one included
     size: int  # pixels per side
     augmix: bool
     seed: int
-    resize: str = "shortest"  # how the plain view gets its size, see Pixels
+    resize: str = "shortest"  # way in which the plain view is resized, see Pixels
     interpolation: str = "bicubic"
 
     def plain_geometry(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """How the plain view of an image of this width and height is cut.
+        """Computes how the plain view of an image is cut.
+
+        Args:
+            size: Width and height of the image.
 
         Returns:
-            The width and height to which the image is resized, and the first column and row that
-            are kept.
+            The width and height to which the image is resized, and the first column and row of the
+            result that are used.
         """
         if self.resize == "squash":
             return (self.size, self.size), (0, 0)
@@ -49,7 +52,7 @@ def draw_crops(
     Args:
         size: Width and height of the image.
         count: Number of crops.
-        rng: Where the random numbers come from.
+        rng: Source of the random numbers.
 
     Returns:
         The boxes (count, 4) as left, top, width, height in the image; and whether each is mirrored,
@@ -59,6 +62,7 @@ def draw_crops(
     # Every crop has as many attempts as the last one may need, of which the first that fits is
     # used. Arrays have the shape (count, ATTEMPTS).
     area = width * height * rng.uniform(*SCALE, (count, ATTEMPTS))
+    # Uniform in the logarithm, so that a ratio and its inverse are equally likely.
     lowest, highest = np.log(RATIO)
     ratio = np.exp(rng.uniform(lowest, highest, (count, ATTEMPTS)))
     widths = np.sqrt(area * ratio).round().astype(int)

@@ -24,7 +24,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".
 # Pillow goes by content, not by name. Some of its formats start programs (EPS: Ghostscript) or have
 # decoders that are little used. These are plain raster formats.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
-MOST_PIXELS = 89_478_485  # beyond which Pillow warns; three bytes each, and some copies
+# Largest number of pixels of an image; beyond it Pillow warns. Each takes three bytes, and there
+# are copies.
+MOST_PIXELS = 89_478_485
 # Numbers of TIFF tags
 BITS_PER_SAMPLE = 258
 PHOTOMETRIC = 262  # 0: white is zero
@@ -35,7 +37,8 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 # The orientation in it is ignored; a file that is damaged elsewhere too is refused.
 warnings.filterwarnings("ignore", ".*orrupt EXIF data")
 
-warned = threading.Event()  # once per process: all images of a data set may be alike
+# Set after the first warning of a process, because all images of a data set may be alike.
+warned = threading.Event()
 
 
 class BadImageError(DataError):
@@ -43,8 +46,9 @@ class BadImageError(DataError):
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """The image at `path` as RGB: without its EXIF orientation, as in CLIP's code; the first frame
-    of an animation.
+    """Opens the image at `path` as RGB.
+
+    Its EXIF orientation is ignored, as in CLIP's code. Of an animation the first frame is taken.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path may be text
@@ -56,10 +60,10 @@ def open_image(path: str | Path) -> Image.Image:
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
-    """The image with the content of a file in memory, as `open_image` reads it.
+    """Decodes the content of an image file, as `open_image` does.
 
     Args:
-        content: Bytes of an image file.
+        content: Bytes of the image file.
         name: Name of the image, for messages.
     """
     try:
@@ -69,10 +73,10 @@ def decode_image(content: bytes, name: str) -> Image.Image:
 
 
 def decode(file: BinaryIO, name: str | Path) -> Image.Image:
-    """The image in an open file as RGB.
+    """Decodes the image in an open file as RGB.
 
     Args:
-        file: Open for reading.
+        file: The file, open for reading.
         name: Name of the image, for messages.
     """
     with Image.open(file, formats=FORMATS) as image:
@@ -85,7 +89,7 @@ def decode(file: BinaryIO, name: str | Path) -> Image.Image:
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with a file, without its name."""
+    """Returns what is wrong with a file, without the file's name."""
     if isinstance(error, UnidentifiedImageError):
         formats = ", ".join(FORMATS)
         return f"it is empty or damaged, or it is not a {formats} image: convert it to JPEG or PNG"
@@ -97,11 +101,11 @@ def reason(error: Exception) -> str:
 
 
 def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
-    """Any of Pillow's modes as RGB. Transparency is dropped, as plain conversion does.
+    """Converts any of Pillow's modes to RGB. Transparency is dropped, as in plain conversion.
 
     Args:
         image: A picture of any mode.
-        path: Its file, for the warning.
+        path: Path of the picture's file, for the warning.
     """
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(as_shown(image, path)).convert("RGB")
@@ -111,19 +115,19 @@ def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
 
 
 def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
-    """Grey of more than eight bits as a viewer shows it.
+    """Converts grey of more than eight bits as an image viewer does.
 
     White is the greatest value of the file's bit depth, or 1 for floating point. Plain conversion
     would clip nearly every pixel to white.
 
     Args:
         image: A picture of the mode I or F, or one of 16 bits.
-        path: Its file, for the warning.
+        path: Path of the picture's file, for the warning.
 
     Returns:
-        uint8 (H, W).
+        Grey levels, uint8 (H, W).
     """
-    # Of a TIFF; other kinds have 16 bits when they have more than 8.
+    # A TIFF states its bits; other formats have 16 bits when they have more than 8.
     tags = getattr(image, "tag_v2", {})
     bits = tags.get(BITS_PER_SAMPLE, (16,))[0]
     is_signed = tags.get(SAMPLE_FORMAT, (1,))[0] == 2

@@ -1,6 +1,6 @@
-"""The compiled kernels.
+"""Compiles the kernels that make views, and keeps the result on disk for later processes.
 
-Compiling takes about 20 seconds, so the result is kept on disk for later processes.
+Compiling takes about 20 seconds.
 
 numba's own cache trusts its files: a damaged one changes pixels or ends the process. Here a file is
 only loaded if no other user can write to it and its SHA-256 is right. Otherwise kernels are
@@ -27,10 +27,11 @@ from ..utils.files import open_regular, user_cache_folder, write_atomically
 
 logger = logging.getLogger(__name__)
 
-# The name of the views goes with every result and every cached view feature. It changes whenever
+# The name of the pipeline goes with every result and every cached view feature. It changes whenever
 # views do.
-PIPELINE = "views-1"  # the compiled kernels
-# Where numba does not work, with Pillow's version: its mixed views differ in their last bits
+PIPELINE = "views-1"  # views by the compiled kernels
+# Views by Pillow, where numba does not work. Pillow's version is added to the name. Mixed views
+# differ in their last bits.
 FALLBACK = "pillow"
 DIGEST = hashlib.sha256().digest_size
 # A fork waits until compiling has finished: the child would inherit numba's locks, held by a thread
@@ -46,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def numba_works() -> bool:
-    """Whether numba can be imported and compiles; a warning if not."""
+    """Whether numba can be imported and compiles. Logs a warning if not."""
     # The import takes half a second. It may raise anything: numba refuses some versions of numpy,
     # and llvmlite some systems.
     try:
@@ -85,7 +86,7 @@ def compiled_kernels() -> Callable[..., None]:
 
 @cache
 def load_or_compile() -> Callable[..., None]:
-    """See `compiled_kernels`."""
+    """Loads or compiles `kernels.make_views`, once per process; see `compiled_kernels`."""
     import numba
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
@@ -116,9 +117,9 @@ def load_or_compile() -> Callable[..., None]:
 
 
 def read_verified(path: Path) -> bytes | None:
-    """A file's content after its digest.
+    """Reads a file's content, which follows its digest.
 
-    None if it is absent or damaged, or if another user can write to it.
+    Returns None if the file is absent or damaged, or if another user can write to it.
     """
     try:
         with open_regular(path) as file:
@@ -141,7 +142,7 @@ def write_verified(path: Path, content: bytes) -> None:
 
     Args:
         path: The file.
-        content: Its bytes.
+        content: The bytes after the digest.
     """
     def write(file: Any) -> None:
         Path(file.name).chmod(0o600)

@@ -1,5 +1,6 @@
-"""All views of an image in one compiled call that does not hold the GIL: Pillow's arithmetic, bit
-for bit.
+"""Makes all views of an image in one compiled call that does not hold the GIL.
+
+The arithmetic is Pillow's, bit for bit.
 
 Pillow resizes one axis after the other. In each pass a pixel is a weighted sum of input pixels,
 with weights of 22 fractional bits, rounded to 8 bits. Shears and rotations are bilinear, computed
@@ -21,8 +22,8 @@ from numba import types
 njit: Any = numba.njit  # its own type hints refuse numpy's integers
 COLOURS = 3
 LEVELS = 256
-BITS = 22  # of the fraction of a resizing weight
-HALF = np.int32(1 << BITS - 1)  # added before the fraction is cut off, which rounds
+BITS = 22  # bits of the fraction of a resizing weight
+HALF = np.int32(1 << (BITS - 1))  # added before the fraction is cut off, which rounds
 BLACK = np.int32(0)
 WHITE = np.int32(LEVELS - 1)
 STEP = 32  # pixels that one step of a vectorised loop takes; lines are padded to whole steps
@@ -47,7 +48,7 @@ TRANSLATE_Y = 8
 CHANGES_LEVELS = 1
 TRANSLATES = 2
 WARPS = 3
-KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # of the operations 0 to 8
+KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # kinds of the operations 0 to 8
 # Chains by the kinds of their operations, in the order in which they are added: float32 sums depend
 # on the order. 31 is a chain that warps and then changes levels.
 SUM_ORDER = (
@@ -64,7 +65,8 @@ SUM_ORDER = (
     (331,),
     (333,),
 )
-POSITIONS = np.zeros(334, np.int64)  # in SUM_ORDER; 0 for chains that move no pixel
+# The position of each kind of chain in SUM_ORDER; 0 for chains that move no pixel.
+POSITIONS = np.zeros(334, np.int64)
 for position, kinds_of_position in enumerate(SUM_ORDER):
     POSITIONS[list(kinds_of_position)] = position
 MOST_DEGREES = 30
@@ -97,15 +99,17 @@ def make_views(
 
     Args:
         picture: The image (H, W, 3), uint8.
-        boxes: For each view (n, 8): left, top, width and height in the image, the width and height
-            to which that is resized, and the first column and row of the result that are used.
+        boxes: The boxes (n, 8), one row per view: left, top, width and height in the image, the
+            width and height to which that is resized, and the first column and row of the result
+            that are used.
         flips: Whether a view is mirrored, (n,).
         bicubic: Whether the first view, the plain one, is resized by Keys' kernel. All others are
             resized bilinearly. AugMix does not change the plain view.
-        rng: Where AugMix's random numbers come from.
-        crops: Without AugMix the views are written here, uint8 (n, 3, S, S). With AugMix it is
-            scratch memory (3, 3, S, S).
-        mixed: With AugMix the views are written here, float32 (n, 3, S, S). Empty without AugMix.
+        rng: Source of AugMix's random numbers.
+        crops: The array to which views without AugMix are written, uint8 (n, 3, S, S). With AugMix
+            it is scratch memory (3, 3, S, S).
+        mixed: The array to which views with AugMix are written, float32 (n, 3, S, S). Empty
+            without AugMix.
     """
     num_rows_first = 0
     for n in range(len(boxes)):
@@ -146,7 +150,7 @@ def is_rows_first(box: np.ndarray) -> bool:
 
 @njit
 def transposed_planes(picture: np.ndarray) -> np.ndarray:
-    """(H, W, 3) -> (3, W, H + STEP), in blocks that fit the CPU's cache."""
+    """Transposes (H, W, 3) -> (3, W, H + STEP), in blocks that fit the CPU's cache."""
     height, width = picture.shape[:2]
     out = np.empty((COLOURS, width, height + STEP), np.uint8)
     for top in range(0, height, STEP):
@@ -172,10 +176,10 @@ def resize(
     Args:
         rows: The image's colours, (3, H, W + STEP); empty if all boxes are resized columns first.
         columns: The image's colours transposed, (3, W, H + STEP); empty if none is.
-        box: See `make_views`.
+        box: Row of `boxes`, see `make_views`.
         flip: Whether the view is mirrored.
-        bicubic: Whether it is resized by Keys' kernel instead of bilinearly.
-        out: The view, uint8 (3, S, S).
+        bicubic: Whether the view is resized by Keys' kernel instead of bilinearly.
+        out: The array to which the view is written, uint8 (3, S, S).
     """
     size = out.shape[-1]
     left, top, width, height, full_width, full_height, first_x, first_y = box
@@ -210,19 +214,19 @@ def resize(
 def filter_weights(
     length: int, full: int, first: int, size: int, flip: bool, bicubic: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weights with which one axis is resized.
+    """Computes the weights with which one axis is resized.
 
     Args:
-        length: Input pixels.
-        full: Output pixels.
+        length: Number of input pixels.
+        full: Number of output pixels.
         first: The first output pixel that is needed.
         size: Number of output pixels that are needed.
         flip: Whether the output is mirrored.
         bicubic: Whether the filter is Keys' kernel instead of a triangle.
 
     Returns:
-        The first input pixel of each output pixel, (size,); and the weights of it and of those that
-        follow, (size, taps), with two taps or a multiple of four.
+        The first input pixel of each output pixel, (size,); and the weights of this pixel and of
+        those that follow, (size, taps), with two taps or a multiple of four.
     """
     scale = length / full
     stretch = max(scale, 1.0)  # shrinking widens the filter (antialiasing)
@@ -278,13 +282,13 @@ def weigh_transposed(
     Bytes are transposed four at a time, little-endian.
 
     Args:
-        lines: uint8 (lines, pixels).
+        lines: Lines of one colour, uint8 (lines, pixels).
         begin: The first pixel of the lines that is used.
         starts: The first line of each sum, (S,).
         weights: The weights of that line and of those that follow, (S, taps).
         block: Scratch memory for four sums, uint8 (4, pixels).
         sums: Scratch memory, int32 (pixels,).
-        out: uint32 (pixels, S / 4).
+        out: The array of the sums, four bytes in each uint32, (pixels, S / 4).
     """
     size = len(starts)
     padded = -(-len(out) // STEP) * STEP
@@ -318,12 +322,12 @@ def weigh(
     Beyond the last line weights are 0.
 
     Args:
-        lines: uint8 (lines, pixels).
+        lines: Lines of one colour, uint8 (lines, pixels).
         begin: The first pixel of each line.
         start: The first line.
-        weights: One per line, int32.
+        weights: Weights of the lines from `start` on, int32.
         sums: Scratch memory, int32.
-        out: uint8; its length is the number of pixels.
+        out: The array of the sum, uint8; its length is the number of pixels.
     """
     taps = len(weights)
     last = len(lines) - 1
@@ -388,9 +392,9 @@ def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
     by one.
 
     Args:
-        pixels: uint8 (3, 3, S, S): the view, and room for two more images.
-        rng: Where the random numbers come from.
-        out: float32 (3, S, S), not rounded.
+        pixels: The view, and room for two more images, uint8 (3, 3, S, S).
+        rng: Source of the random numbers.
+        out: The array of the result, float32 (3, S, S), not rounded.
     """
     view = pixels[0]
     view_weight, weights, lengths, positions, operations, values = draw_mix(rng, out.shape[-1])
@@ -449,8 +453,8 @@ def draw_mix(
     Operations without effect, such as a rotation by 0 degrees, are left out.
 
     Args:
-        rng: Where the random numbers come from.
-        size: Pixels per side of the view.
+        rng: Source of the random numbers.
+        size: Number of pixels per side of the view.
 
     Returns:
         The view's weight; the chains' weights, lengths and positions in SUM_ORDER, (3,) each; and
@@ -509,12 +513,12 @@ def add_chain(
     Args:
         pixels: The view, and memory for two more images, uint8 (3, 3, S, S).
         operations: The chain's operations, (3,).
-        values: Their parameters, (3,).
+        values: Parameters of the operations, (3,).
         length: Number of operations.
-        weight: Of the chain.
+        weight: Weight of the chain.
         counts: The view's histogram (3, 256), or zeros if it has not been computed.
         table: Scratch memory (3, 256), uint8.
-        out: The sum, float32 (3, S, S).
+        out: The array of the sum, float32 (3, S, S), to which the result is added.
     """
     current = 0  # the image in `pixels` that the next operation changes
     i = np.int64(0)  # the next operation
@@ -558,13 +562,13 @@ def level_table(
     """Writes the table of a chain's operations on levels.
 
     Args:
-        image: uint8 (3, S, S).
-        operations: Of the chain.
-        values: Strengths of the operations.
+        image: The image, uint8 (3, S, S).
+        operations: Operations of the chain, (3,).
+        values: Parameters of the operations, (3,).
         begin: The first operation.
         end: The operation after the last one.
         counts: Histogram of the image, (3, 256), or zeros; then it is computed where it is needed.
-        table: uint8 (3, 256).
+        table: The array of the result, uint8 (3, 256).
     """
     changed = np.empty(LEVELS, np.int64)  # histogram after the table
     for i in range(begin, end):
@@ -603,7 +607,7 @@ def level_table(
 
 @njit
 def extremes(counts: np.ndarray) -> tuple[int, int]:
-    """The lowest and the highest level that occurs in a histogram (256,)."""
+    """Returns the lowest and the highest level that occurs in a histogram (256,)."""
     low = 0
     high = LEVELS - 1
     while counts[low] == 0:
@@ -621,8 +625,8 @@ def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
     again takes longer.
 
     Args:
-        image: uint8 (3, S, S).
-        counts: (3, 256).
+        image: The image, uint8 (3, S, S).
+        counts: The histogram, (3, 256), to which the result is added.
     """
     for colour in range(COLOURS):
         counters = np.zeros((4, LEVELS), np.int32)
@@ -646,7 +650,7 @@ def equalize(counts: np.ndarray, table: np.ndarray) -> None:
 
     Args:
         counts: Histogram after the table, (256,).
-        table: Of one colour, (256,), which is changed.
+        table: Table of one colour, (256,), which is changed.
     """
     _, highest = extremes(counts)
     step = (counts.sum() - counts[highest]) // 255
@@ -665,9 +669,9 @@ def look_up(image: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
     """Writes the entry of a table for each level of an image.
 
     Args:
-        image: uint8 (3, S, S).
-        table: (3, 256).
-        out: (3, S, S).
+        image: The image, uint8 (3, S, S).
+        table: A table for each colour, (3, 256).
+        out: The array of the result, (3, S, S).
     """
     for colour in range(COLOURS):
         levels = table[colour]
@@ -703,10 +707,10 @@ def translate(image: np.ndarray, operation: int, by: int, out: np.ndarray) -> No
     """Moves the content by whole pixels, to the left or up. Black where nothing is left.
 
     Args:
-        image: uint8 (3, S, S).
-        operation: TRANSLATE_X or TRANSLATE_Y.
-        by: Number of pixels; negative to the right or down.
-        out: uint8 (3, S, S).
+        image: The image, uint8 (3, S, S).
+        operation: The axis: TRANSLATE_X or TRANSLATE_Y.
+        by: Number of pixels; negative = to the right or down.
+        out: The array of the result, uint8 (3, S, S).
     """
     size = image.shape[-1]
     x = 0
@@ -732,14 +736,14 @@ def translate(image: np.ndarray, operation: int, by: int, out: np.ndarray) -> No
 
 @njit
 def matrix(operation: int, value: float, size: int) -> Matrix:
-    """The numbers (a, b, c, d, e, f) of a warp.
+    """Computes the numbers (a, b, c, d, e, f) of a warp.
 
     Pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f).
 
     Args:
-        operation: SHEAR_X, SHEAR_Y or ROTATE.
-        value: Shear, or degrees of the rotation.
-        size: Pixels per side.
+        operation: The warp: SHEAR_X, SHEAR_Y or ROTATE.
+        value: Slope of the shear, or degrees of the rotation counter-clockwise.
+        size: Number of pixels per side.
     """
     if operation == SHEAR_X:
         return 1.0, value, 0.0, 0.0, 1.0, 0.0
@@ -757,9 +761,9 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
     """Writes an image with its pixels moved by a matrix, black where no pixel of the image lands.
 
     Args:
-        image: uint8 (3, S, S).
-        by: Of `matrix`.
-        out: uint8 (3, S, S).
+        image: The image, uint8 (3, S, S).
+        by: The numbers of the warp, as `matrix` returns them.
+        out: The array of the result, uint8 (3, S, S).
     """
     size = image.shape[-1]
     wide = size + 2
@@ -767,7 +771,7 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
     a, b, c, d, e, f = by
     is_shear_x = d == 0 and e == 1 and f == 0
     is_shear_y = a == 1 and b == 0 and c == 0
-    # Of the four pixels that x is made of, the index of the upper left one in `padded`, minus x
+    # Pixel x is made of four pixels of `padded`: the index of the upper left one, minus x.
     corner = np.empty(size, np.int32)
     right = np.empty(size)  # weights of the pixels to the right
     down = np.empty(size)  # weights of the pixels below
@@ -828,12 +832,12 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
 
 @njit
 def end_of_run(corner: np.ndarray, first: int, last: int) -> int:
-    """The end of the pixels from `first` on, up to `last`, that have the corner of `first`.
+    """Finds the end of the pixels from `first` on, up to `last`, that have the corner of `first`.
 
-    It is found by bisection: all pixels of a line after one with another corner have others too.
+    Bisection works, because all pixels of a line after one with another corner have others too.
 
     Args:
-        corner: Of each pixel of a line, (S,).
+        corner: Corner of each pixel of a line, (S,), see `warp`.
         first: The first pixel.
         last: The pixel after the last one.
     """
@@ -855,8 +859,8 @@ def is_outside(x: int, y: int, by: Matrix, size: int) -> bool:
     Args:
         x: Column of the pixel.
         y: Row of the pixel.
-        by: Of `matrix`.
-        size: Pixels per side.
+        by: The numbers of the warp, as `matrix` returns them.
+        size: Number of pixels per side.
     """
     a, b, c, d, e, f = by
     column = a * (x + 0.5) + b * (y + 0.5) + c
@@ -866,7 +870,7 @@ def is_outside(x: int, y: int, by: Matrix, size: int) -> bool:
 
 @njit
 def replicated(image: np.ndarray) -> np.ndarray:
-    """An image (3, S, S) with its border repeated around it, (3, S + 2, S + 2).
+    """Returns an image (3, S, S) with its border repeated around it, (3, S + 2, S + 2).
 
     Pillow shows the border up to half a pixel outside.
     """

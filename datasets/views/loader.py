@@ -1,4 +1,4 @@
-"""Images, decoded and processed by a pool of threads, in batches."""
+"""Reads and processes images in batches by a pool of threads."""
 from __future__ import annotations
 
 import os
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 @dataclass
 class LoadedBatch(Generic[T]):
-    """What `make` returned for the images of a batch."""
+    """The results of `make` for the images of a batch."""
 
     # Positions in the split of the images that could be read
     index: list[int] = field(default_factory=list)
-    made: list[T] = field(default_factory=list)  # what `make` returned, one per image
+    made: list[T] = field(default_factory=list)  # result of `make` for each of them
     bad: dict[int, str] = field(default_factory=dict)  # position -> what is wrong with the image
 
 
@@ -30,16 +30,14 @@ def batched(items: Sequence[T], size: int) -> list[Sequence[T]]:
     """Divides items into consecutive pieces.
 
     Args:
-        items: Any sequence.
-        size: Items per piece; only the last piece may have fewer.
+        items: The items.
+        size: Number of items per piece; only the last piece may have fewer.
     """
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def num_threads(setting: int) -> int:
-    """DATALOADER.NUM_WORKERS as a number; -1 (auto) is this process's share of the cores that it
-    may use.
-    """
+    """Resolves DATALOADER.NUM_WORKERS: -1 (auto) is this process's share of the available cores."""
     if setting >= 0:
         return setting
     if hasattr(os, "sched_getaffinity"):
@@ -59,11 +57,12 @@ def load_batches(
     not processed.
 
     Args:
-        read: From an image's position in the split to the image. A BadImageError is collected.
-        make: What is made of an image and its position.
-        batches: Positions, grouped and in the order in which they are wanted.
-        workers: DATALOADER.NUM_WORKERS: threads of the pool; -1 = as many as there are cores, 0 =
-            all is done in the calling thread.
+        read: A function from an image's position in the split to the image. A BadImageError is
+            collected.
+        make: A function of an image and its position, whose results are yielded.
+        batches: Positions of the images of each batch, in the order in which they are wanted.
+        workers: Number of threads of the pool, DATALOADER.NUM_WORKERS; -1 = as many as there are
+            cores, 0 = everything runs in the calling thread.
 
     Yields:
         One `LoadedBatch` for each of `batches`.
@@ -98,7 +97,7 @@ def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int)
     """Calls a function in threads, with at most two items per thread in flight.
 
     Args:
-        function: Called with one item.
+        function: A function of one item.
         items: The items, in the order of the results.
         threads: Number of threads, at least 1.
 
@@ -121,9 +120,9 @@ def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int)
 
 
 def single_torch_thread() -> None:
-    """In a thread of the pool, where torch must not start threads of its own.
+    """Makes torch compute with one thread in a thread of the pool.
 
-    Their number is a setting per thread.
+    The number of torch's own threads is a setting of each thread.
     """
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)

@@ -1,6 +1,4 @@
-"""The views of an image for test-time adaptation: the plain one first, then random crops, with
-AugMix or without.
-"""
+"""Makes the views of an image: the plain one first, then random crops, with AugMix or without."""
 from __future__ import annotations
 
 import weakref
@@ -29,10 +27,10 @@ class ViewMaker(ViewSpec):
 
     @classmethod
     def of(cls, num_views: int, pixels: Pixels, augmix: bool, seed: int) -> ViewMaker:
-        """Views as a backbone needs them.
+        """Returns a maker of views for a backbone.
 
         Args:
-            num_views: Per image, the plain one included.
+            num_views: Number of views per image, the plain one included.
             pixels: The image tower's input.
             augmix: Whether the random views are mixed by AugMix.
             seed: Seed of the random views.
@@ -47,7 +45,7 @@ class ViewMaker(ViewSpec):
         )
 
     def key(self) -> dict[str, object]:
-        """What the views depend on, apart from the image and its index."""
+        """Returns what the views depend on, apart from the image and its index."""
         pixels = Pixels(self.size, resize=self.resize, interpolation=self.interpolation)
         return {
             "num_views": self.num_views,
@@ -58,11 +56,11 @@ class ViewMaker(ViewSpec):
         }
 
     def __call__(self, image: Image.Image, index: int, out: np.ndarray | None = None) -> Tensor:
-        """The views of an RGB image.
+        """Makes the views of an RGB image.
 
         Args:
             image: The image.
-            index: Its position in its split, from which the random views are drawn.
+            index: Position of the image in its split, from which the random views are drawn.
             out: Memory for the views, as `new_memory` makes it; None = memory that is used again
                 when no tensor refers to it any more.
 
@@ -106,12 +104,12 @@ class ViewMaker(ViewSpec):
         return torch.from_numpy(views)
 
     def new_memory(self) -> np.ndarray:
-        """An array for the views of one image."""
+        """Allocates an array for the views of one image."""
         dtype = np.float32 if self.augmix else np.uint8
         return np.empty((self.num_views, 3, self.size, self.size), dtype)
 
     def memory(self) -> np.ndarray:
-        """An array for the views.
+        """Returns an array for the views of one image, new or used before.
 
         It is used again after the last tensor that refers to it is gone.
         """
@@ -130,7 +128,7 @@ def make_views(
     image: Image.Image, index: int, count: int = 64, size: int = 224, augmix: bool = True,
     seed: int = 0, out: Tensor | None = None,
 ) -> Tensor:
-    """The views of an image, as a run makes them.
+    """Makes the views of an image as a run does.
 
     The 64 views of an image take 38.5 MB. A loop over images is faster when it gives the same `out`
     to every call: the system hands out new memory page by page, and with eight threads that takes
@@ -144,9 +142,9 @@ def make_views(
 
     Args:
         image: A PIL image of any mode.
-        index: Its position in its data set, from which the random views are drawn.
+        index: Position of the image in its split, from which the random views are drawn.
         count: Number of views, the plain one included.
-        size: Pixels per side.
+        size: Number of pixels per side.
         augmix: Whether the random views are mixed by AugMix.
         seed: Seed of the random views.
         out: Views of an earlier call with the same count, size and augmix, which are overwritten;

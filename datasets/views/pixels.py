@@ -1,6 +1,6 @@
-"""How a backbone needs its images: their size, how they are resized, and how they are normalised.
+"""Describes the images that a backbone takes: size, way of resizing, and normalisation.
 
-Does not import torch, so that a config can be read and a cache be found without it.
+This module does not import torch, so that a config can be read and a cache be found without it.
 """
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from ..utils.errors import ConfigError
 
-# Of red, green and blue in OpenAI's training data
+# Mean and standard deviation of red, green and blue in OpenAI's training data
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 RESIZES = ("shortest", "squash")
@@ -22,7 +22,8 @@ class Pixels:
     size: int  # pixels per side
     mean: tuple[float, ...] = OPENAI_MEAN
     std: tuple[float, ...] = OPENAI_STD
-    # The shorter side to `size`, then the central square; squash: both sides to `size`
+    # shortest: the shorter side becomes `size`, then the central square is cut. squash: both sides
+    # become `size`.
     resize: str = "shortest"
     interpolation: str = "bicubic"
 

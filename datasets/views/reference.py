@@ -1,6 +1,4 @@
-"""The same views made by Pillow: the reference of tests and benchmark, and the fallback where numba
-does not work.
-"""
+"""Makes the same views as the kernels by Pillow: reference of tests, and fallback without numba."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -21,8 +19,9 @@ BILINEAR = Image.Resampling.BILINEAR
 BICUBIC = Image.Resampling.BICUBIC
 
 
-# AugMix's operations. All have the same arguments: the image, the strength as a share of the
-# greatest one, and the direction, 1 or -1; some do not need all of them.
+# AugMix's operations, with the ranges of its public code: 4 bits, 30 degrees, 256 levels, shears of
+# 0.3 and a third of the width. All have the same arguments: the image, the strength as a share of
+# the greatest one, and the direction, 1 or -1; some do not need all of them.
 
 
 def autocontrast(image: Image.Image, share: float, sign: int) -> Image.Image:
@@ -85,11 +84,11 @@ OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
 
 
 def affine(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
-    """An image whose pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f).
+    """Returns an image whose pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f).
 
     Args:
-        image: RGB.
-        matrix: (a, b, c, d, e, f).
+        image: An RGB image.
+        matrix: The numbers (a, b, c, d, e, f).
     """
     return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=BILINEAR)
 
@@ -98,22 +97,22 @@ def translate(image: Image.Image, right: float, down: float) -> Image.Image:
     """Moves the content by whole pixels. Black where nothing is left.
 
     Args:
-        image: RGB and square.
+        image: A square RGB image.
         right: Share of a third of the width by which the cut moves to the right.
-        down: The same downwards.
+        down: Share of a third of the width by which the cut moves down.
     """
-    # Of the width on both axes: views are square.
+    # The width counts on both axes, because views are square.
     left = int(right * image.width / 3)
     top = int(down * image.width / 3)
     return image.crop((left, top, left + image.width, top + image.height))
 
 
 def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float, Image.Image]]:
-    """The parts that AugMix sums: the image, then the result of each chain, each with its weight.
+    """Yields the parts that AugMix sums: the image, then the result of each chain, with weights.
 
     Args:
         image: An RGB view.
-        rng: Where the random numbers come from.
+        rng: Source of the random numbers.
     """
     weights = rng.dirichlet(np.ones(CHAINS))
     image_weight = rng.beta(1, 1)
@@ -130,11 +129,11 @@ def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float
 
 
 def plain_view(image: Image.Image, spec: ViewSpec) -> Image.Image:
-    """The image, resized and cut from its centre, as CLIP's own preprocessing does.
+    """Resizes an image and cuts its centre, as CLIP's own preprocessing does.
 
     Args:
-        image: RGB.
-        spec: What the views are.
+        image: An RGB image.
+        spec: The specification of the views.
     """
     resized_size, (left, top) = spec.plain_geometry(image.size)
     resample = BICUBIC if spec.interpolation == "bicubic" else BILINEAR
@@ -149,7 +148,7 @@ def crops(
     rng: np.random.Generator,
     resample: Image.Resampling = BILINEAR,
 ) -> Iterator[Image.Image]:
-    """Random crops, flipped half of the time.
+    """Yields random crops, flipped half of the time.
 
     They are cropped before they are resized, as torchvision does: resizing a box would let the
     filter see what lies around it.
@@ -157,8 +156,8 @@ def crops(
     Args:
         image: An RGB image.
         count: Number of crops.
-        size: Pixels per side of a crop after resizing.
-        rng: Where the random numbers come from.
+        size: Number of pixels per side of a crop after resizing.
+        rng: Source of the random numbers.
         resample: Pillow's filter.
     """
     boxes, flips = draw_crops(image.size, count, rng)
@@ -171,17 +170,17 @@ def crops(
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """An RGB image as uint8 (3, H, W)."""
+    """Returns an RGB image as uint8 (3, H, W)."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
 def make_views(image: Image.Image, index: int, spec: ViewSpec) -> Tensor:
-    """As `ViewMaker`, up to the last bits of mixed views, which are summed in float64 here.
+    """Makes the views of `ViewMaker`, up to the last bits of mixed ones, which float64 sums here.
 
     Args:
-        image: RGB.
-        index: Its position in its split, from which the random views are drawn.
-        spec: What the views are.
+        image: An RGB image.
+        index: Position of the image in its split, from which the random views are drawn.
+        spec: The specification of the views.
 
     Returns:
         Pixel values from 0 to 255, (num_views, 3, size, size).

@@ -1,4 +1,4 @@
-"""From defaults, yaml files, flags and KEY VALUE pairs to one frozen, validated config."""
+"""Makes one frozen, validated config from defaults, yaml files, flags and KEY VALUE pairs."""
 from __future__ import annotations
 
 import logging
@@ -50,14 +50,15 @@ def build_cfg(
 
     Args:
         trainer: The name of a trainer; "" if a file or pair has it.
-        dataset_config_file: A yaml of a data set, or its name.
-        config_file: A yaml with further settings, or a name that CoOp's scripts have for one.
-        resume: The folder of a run to continue.
+        dataset_config_file: A yaml of a data set, or its name; "" = none.
+        config_file: A yaml with further settings, or a name that CoOp's scripts have for one; "" =
+            none.
+        resume: The folder of a run to continue; "" = none.
         flags: KEY VALUE pairs that flags of a command stand for.
         opts: KEY VALUE pairs.
 
     Returns:
-        Frozen settings that know their baseline.
+        Frozen settings, with their baseline: what they are without a user's changes.
     """
     lower = dataset_layers(dataset_config_file)
     upper: list[Layer] = []
@@ -82,7 +83,9 @@ def build_cfg(
 def cfg_from_python(
     trainer: str, dataset: str = "", flags: Sequence = (), opts: Sequence = (),
 ) -> Config:
-    """The settings of a call from Python. Messages say that they are in `opts`; see `build_cfg`.
+    """Builds the settings of a call from Python, as `build_cfg` does.
+
+    Messages call the argument `opts`, not the command.
 
     Args:
         trainer: Name of the method, an argument of the call.
@@ -102,7 +105,7 @@ def refuse_arguments(opts: Sequence, arguments: Mapping[str, tuple[str, str]]) -
 
     Args:
         opts: KEY VALUE pairs as the caller gave them.
-        arguments: By setting the value that the call has, and the argument that gives it.
+        arguments: For each setting that an argument stands for: the argument's value, and its name.
     """
     for key, value in read_pairs(opts):
         if key not in arguments:
@@ -117,7 +120,7 @@ def refuse_arguments(opts: Sequence, arguments: Mapping[str, tuple[str, str]]) -
 
 
 def complete(merged: Merged, notes: Sequence[str] = ()) -> Config:
-    """A config from merged layers: checked as a whole, with its TAG, and frozen.
+    """Returns the config of merged layers: checked as a whole, with its TAG, and frozen.
 
     Args:
         merged: The merged layers.

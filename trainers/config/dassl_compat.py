@@ -1,4 +1,4 @@
-"""Keys, trainers and config files of Dassl, CoOp and version 1.0 that do not exist here.
+"""Translates or refuses keys, values and config files of Dassl, CoOp and version 1.0.
 
 A yaml file or command line written for CoOp works as it is. Keys without a meaning here are
 ignored, with one log line. Keys with another name are translated: those of the table's column
@@ -104,15 +104,16 @@ OUR_KEYS_WITH_OTHER_VALUES = frozenset(["INPUT.SIZE", *TRANSLATED, *RENAMED_VALU
 
 
 def translate(key: str, value: object, source: str) -> tuple[dict[str, object], str]:
-    """Our settings for one of CoOp's.
+    """Returns our settings for one of CoOp's.
 
     Args:
         key: The full key in CoOp.
-        value: Its value, as text or read from yaml.
-        source: Where it comes from, for messages.
+        value: The value, as text or read from yaml.
+        source: The file or command that the setting comes from, for messages.
 
     Returns:
-        The settings, none if it has no meaning here, and a line for the log if they differ.
+        The settings, none if it has no meaning here; and a line for the log, "" if our setting is
+        the same.
     """
     if key == "TRAINER.NAME" and value in UNAVAILABLE_TRAINERS:
         raise unavailable_trainer(str(value))
@@ -153,12 +154,12 @@ def is_among(value: object, known: Iterable[object]) -> bool:
 
 
 def unavailable(key: str, value: object, source: str, known: Iterable[object]) -> ConfigError:
-    """The error for a value of CoOp's that is not offered here.
+    """Returns the error for a value of CoOp's that is not offered here.
 
     Args:
         key: The full key in CoOp.
         value: The value that was given.
-        source: Where it comes from.
+        source: The file or command that it comes from.
         known: The values that are offered.
     """
     choices = ("",) if known is EMPTY else tuple(known)
@@ -179,12 +180,12 @@ def is_dropped(key: str) -> bool:
 
 
 def check_dropped(key: str, value: object, source: str, trained: bool) -> str:
-    """A line for the log about a setting that no longer exists.
+    """Returns a line for the log about a setting that no longer exists.
 
     Args:
-        key: One for which `is_dropped` holds.
+        key: A key for which `is_dropped` holds.
         value: The given value.
-        source: Where it comes from, for messages.
+        source: The file or command that it comes from, for messages.
         trained: Whether the method learns from labelled images. It decides the optimizer.
 
     Raises:
@@ -201,11 +202,11 @@ def check_dropped(key: str, value: object, source: str, trained: bool) -> str:
 
 
 def rename_value(key: str, value: object) -> tuple[object, str]:
-    """The value under its new name.
+    """Returns a value under its new name.
 
     Args:
         key: The full key.
-        value: Its value, maybe under the name that it had in an earlier version.
+        value: The value, maybe under the name that it had in an earlier version.
 
     Returns:
         The value, and a line for the log; "" if nothing changes.
@@ -217,10 +218,10 @@ def rename_value(key: str, value: object) -> tuple[object, str]:
 
 
 def coop_settings(name: str) -> dict[str, object] | None:
-    """The settings of a file that CoOp's scripts name.
+    """Returns the settings of a file that CoOp's scripts name.
 
     Args:
-        name: What was given as --config-file, such as `configs/trainers/CoOp/rn50_ep100.yaml`. The
+        name: The value of --config-file, such as `configs/trainers/CoOp/rn50_ep100.yaml`. The
             folder above the file is a trainer's name.
 
     Returns:
@@ -263,6 +264,11 @@ def refuse_other_trainers(name: str) -> None:
 
 
 def describe(name: str, settings: dict[str, object]) -> str:
-    """The log line about a file that stands for settings."""
+    """Returns the log line about a file that stands for settings.
+
+    Args:
+        name: The name of the file, as the user gave it.
+        settings: The settings by their full keys.
+    """
     pairs = [f"{key} {value}" for key, value in settings.items()]
     return f"{name} is not here; by CoOp's naming it stands for {', '.join(pairs)}"

@@ -11,9 +11,9 @@ from .registry import TRAINER_REGISTRY, method_info, registered_name
 from .setting import Setting
 from .table import SHARED, TABLE
 
-FIRST_TITLE = "## Shared settings"  # of the tables in the README
-WIDTH = 100
-INDENT = 4
+FIRST_TITLE = "## Shared settings"  # the first of the tables in the README
+WIDTH = 100  # columns of the help
+INDENT = 4  # spaces before the meaning of a setting
 
 # The groups of the table, in its order: the prefix of their keys, and what they are about.
 GROUPS = {
@@ -32,7 +32,7 @@ GROUPS = {
 
 
 def group_of(row: Setting) -> str:
-    """The first part of a key; "" if it has only one."""
+    """The first part of a setting's key; "" if the key has only one part."""
     return row.key.partition(".")[0] if "." in row.key else ""
 
 
@@ -54,7 +54,7 @@ def entry(row: Setting) -> list[str]:
 
 
 def help_text(trainer: str = "") -> str:
-    """All shared settings by group, then those of a trainer.
+    """Returns what `--help-settings` prints: the shared settings by group, then a trainer's own.
 
     Args:
         trainer: The trainer whose own settings are shown; "" = a line that says how to see them.
@@ -82,7 +82,7 @@ def method_rows(trainer: str) -> list[Setting]:
 
 
 def method_lines(trainer: str) -> list[str]:
-    """What `--help-settings` prints of a method's own settings."""
+    """Returns what `--help-settings` prints of a method's own settings, line by line."""
     rows = method_rows(trainer)
     if not rows:
         return [f"{method_info(trainer).label} has no settings of its own."]
@@ -93,13 +93,15 @@ def method_lines(trainer: str) -> list[str]:
 
 
 def markdown_table(rows: Iterable[Setting]) -> list[str]:
-    """Settings as a table for a README."""
+    """Returns the lines of a README's table of settings."""
     lines = ["| key | default | meaning | allowed values |", "|---|---|---|---|"]
     for row in rows:
-        cells = [f"`{row.key}`", f"`{row.default}`" if row.default != "" else "empty", row.help,
-                 row.allowed_words]
+        default = "empty"
+        if row.default != "":
+            default = f"`{row.default}`"
         if row.auto:
-            cells[1] += f": {row.auto}"
+            default += f": {row.auto}"
+        cells = [f"`{row.key}`", default, row.help, row.allowed_words]
         escaped = [cell.replace("|", "\\|") for cell in cells]
         lines.append(f"| {' | '.join(escaped)} |")
     return lines
@@ -116,7 +118,7 @@ def readme_lines() -> Sequence[str]:
 
 
 def update_readme(path: Path) -> None:
-    """Replaces the tables of a README, which are its last part."""
+    """Replaces the tables of settings in a README. They are its last part."""
     text = path.read_text(encoding="utf-8")
     introduction = text.partition(f"{FIRST_TITLE}\n")[0]
     path.write_text(introduction + "\n".join(readme_lines()) + "\n", encoding="utf-8")

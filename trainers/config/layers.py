@@ -1,5 +1,6 @@
-"""Layers of settings: defaults, the trainer's yaml, the data set's yaml, a config file, the
-command. They are read, merged and checked one value at a time.
+"""Reads, merges and checks layers of settings, one value at a time.
+
+The layers are the defaults, the trainer's yaml, the data set's yaml, a config file and the command.
 """
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ from .table import SHARED
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # Settings that are numbers, and the number that `auto` stands for.
 NUMBER_OF_AUTO = {"DATALOADER.NUM_WORKERS": -1, "TTA.EPISODES": 0}
-KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # before = in KEY=VALUE
+KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # the key in KEY=VALUE
 
-# Where settings come from, and the settings by their full keys.
+# The file or command that settings come from, for messages; and pairs of full key and value.
 Layer = tuple[str, list[tuple[str, object]]]
 
 
@@ -60,7 +61,7 @@ class Config(CfgNode):
 
     def remember(self, baseline: Mapping[str, object]) -> None:
         """Stores the baseline."""
-        # Set past CfgNode, which would take an attribute for a setting. Copies keep it.
+        # Not by setattr: CfgNode would take the attribute for a setting. Copies keep it.
         self.__dict__["baseline"] = dict(baseline)
 
 
@@ -71,7 +72,7 @@ class Merged:
     Attributes:
         cfg: The settings that the method has, each one checked.
         method: The method.
-        values: All settings that may be given, also those of other methods, by their full keys.
+        values: The values of all settings that may be given, also of other methods, by full key.
         notes: Lines for the log.
     """
 
@@ -109,7 +110,7 @@ def merge_layers(
     notes = merge(values, lower, method.trained)
     baseline = dict(values)  # before the user's layers: what tags, labels and records compare with
     notes += merge(values, upper, method.trained)
-    if values["TRAINER.NAME"] != name:  # in another spelling
+    if values["TRAINER.NAME"] != name:  # it was given in another spelling
         notes.append(f"trainer {values['TRAINER.NAME']} is {name}")
         values["TRAINER.NAME"] = name
     _, pairs = upper[-1]
@@ -127,7 +128,7 @@ def merge_layers(
 
 
 def find_trainer(layers: Sequence[Layer]) -> str:
-    """The registered name of the trainer that the last layer with a name asks for.
+    """Returns the registered name of the trainer that the last layer with a name asks for.
 
     A name that is not registered is returned as it is: the registry refuses it. "" is returned if
     no layer has a name.
@@ -146,7 +147,7 @@ def find_trainer(layers: Sequence[Layer]) -> str:
 def needed_rows(
     trainer: str, layers: Sequence[Layer],
 ) -> tuple[dict[str, Setting], dict[str, Setting]]:
-    """The rows of the settings that a trainer has, and of all that may be given.
+    """Returns the rows of the settings that a trainer has, and of all that may be given.
 
     Other methods are imported only if a setting of theirs is given, as in the yaml of a shifted
     data set, or if their terms are added.
@@ -171,8 +172,8 @@ def resolve_augmix(values: dict[str, object], baseline: dict[str, object]) -> No
     """Replaces TTA.AUGMIX auto by what the data set's public scripts use.
 
     Args:
-        values: All settings by their full keys, which is changed.
-        baseline: What they would be if a user changed none, which is changed too.
+        values: The values of all settings by their full keys; this dict is changed.
+        baseline: The values without a user's changes; this dict is changed too.
     """
     if not values["DATASET.NAME"]:
         return
@@ -183,15 +184,17 @@ def resolve_augmix(values: dict[str, object], baseline: dict[str, object]) -> No
 
 
 def checked_value(row: Setting, value: object, method: MethodInfo) -> object:
-    """A value in one spelling where several mean the same. Defaults need no check.
+    """Checks a value, and returns it in one spelling where several mean the same.
+
+    Defaults need no check.
 
     Args:
-        row: Row of the setting.
-        value: Value, in the type of the default.
-        method: The method. Those for version 1.0 have `choices`.
+        row: The row of the setting.
+        value: The value, in the type of the default.
+        method: The method. Methods written for version 1.0 have `choices`.
 
     Raises:
-        ConfigError: One line about what the value must be.
+        ConfigError: If the value is not allowed, with one line about what it must be.
     """
     if value == row.default:
         return value
@@ -230,7 +233,7 @@ def extends_defaults(method: type[Any]) -> bool:
 
 
 def extended_rows(method: type[Any], rows: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Rows with those of the settings that `extend_defaults` of a method adds or changes.
+    """Returns rows, with those that `extend_defaults` of a method adds or changes.
 
     Args:
         method: A class written for version 1.0.
@@ -266,7 +269,7 @@ def add_setting(tree: CfgNode, key: str, value: object) -> None:
     Args:
         tree: The tree, which is changed.
         key: The full key, such as TTA.STEPS.
-        value: Its value, which is copied.
+        value: The value, of which the tree gets a copy.
     """
     *groups, leaf = key.split(".")
     node = tree
@@ -281,7 +284,7 @@ def default_values(rows: Mapping[str, Setting]) -> dict[str, object]:
 
 
 def default_settings(trainer: str, dataset: str = "") -> dict[str, object]:
-    """Every setting: the defaults < the trainer's yaml < the data set's yaml.
+    """Returns every setting by its full key: the defaults < the trainer's yaml < the data set's.
 
     Args:
         trainer: A registered trainer.
@@ -296,7 +299,7 @@ def default_settings(trainer: str, dataset: str = "") -> dict[str, object]:
 
 
 def default_pairs(trainer: str, dataset: str) -> list[object]:
-    """The method's own settings (λ …) on a data set, as KEY VALUE pairs."""
+    """Returns the method's own settings (λ …) on a data set, as a flat list KEY, VALUE, KEY, …."""
     prefix = f"TRAINER.{branch_of(trainer)}."
     pairs: list[object] = []
     for key, value in default_settings(trainer, dataset).items():
@@ -306,7 +309,7 @@ def default_pairs(trainer: str, dataset: str) -> list[object]:
 
 
 def with_trainer_layer(layers: Sequence[Layer], trainer: str) -> list[Layer]:
-    """Layers of a data set with the trainer's yaml below them.
+    """Returns the layers of a data set with the trainer's yaml below them.
 
     A method with `own_views` uses the same views on every data set, so its yaml is above them.
     """
@@ -324,15 +327,16 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
     """Applies layers to settings. CoOp's names and values are translated.
 
     Args:
-        settings: All settings by their full keys, which are changed.
-        layers: The first one is the lowest.
+        settings: The values of all settings by their full keys; this dict is changed.
+        layers: The layers, the lowest first.
         trained: Whether the method learns from labelled images.
 
     Returns:
         Lines for the log.
 
     Raises:
-        ConfigError: One error names the unknown keys, each with the one that was probably meant.
+        ConfigError: If keys are unknown. It names up to five, each with the one that was probably
+            meant.
     """
     notes: list[str] = []
     unknown: list[str] = []
@@ -382,7 +386,7 @@ def is_ours(key: str, value: object, settings: Mapping[str, object]) -> bool:
     Args:
         key: The full key.
         value: The value that is given.
-        settings: All settings so far by their full keys.
+        settings: The values of all settings so far by their full keys.
     """
     if key not in settings:
         return False
@@ -390,7 +394,9 @@ def is_ours(key: str, value: object, settings: Mapping[str, object]) -> bool:
 
 
 def probable_key(key: str, known: Iterable[str]) -> str:
-    """` Did you mean 'X'?` for a known key that is like this one, if possible one that ends alike.
+    """Suggests the known key that is most like an unknown one: ` Did you mean 'X'?`.
+
+    Keys with the same last part come first.
     """
     known = list(known)
     ending = key.upper().rpartition(".")[2]
@@ -399,7 +405,7 @@ def probable_key(key: str, known: Iterable[str]) -> str:
 
 
 def cast_like_default(key: str, value: object, default: object, source: str) -> object:
-    """`value` in the type of `default`.
+    """Returns `value` in the type of `default`.
 
     Text is read as in yaml, but `1e-3` is a number, `010` is 10, and whole numbers are floats too.
 
@@ -407,7 +413,7 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
         key: The full key, for the message.
         value: Text from the command line, or a value from yaml or Python.
         default: The setting's default.
-        source: Where the value comes from, for the message.
+        source: The file or command that the value comes from, for the message.
 
     Raises:
         ConfigError: If the value cannot have this type.
@@ -420,7 +426,7 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
         with suppress(ValueError, OverflowError):
             value = kind(value)
     if kind is str and isinstance(value, bool):
-        value = "on" if value else "off"  # of a setting such as TTA.AUGMIX
+        value = "on" if value else "off"  # yaml reads `on` as a bool, such as for TTA.AUGMIX
     elif kind is str and value is None:
         value = ""
     elif kind is str and (isinstance(value, str) or not isinstance(value, Collection)):
@@ -452,7 +458,7 @@ def file_layer(path: Path) -> Layer:
 
 
 def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:
-    """`KEY VALUE` and `KEY=VALUE`, from the command line or from Python."""
+    """Reads pairs `KEY VALUE` and `KEY=VALUE`, from the command line or from Python."""
     rest = list(tokens)
     while rest:
         token = rest.pop(0)
@@ -466,10 +472,10 @@ def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:
 
 
 def pairs_layer(source: str, trainer: str, flags: Sequence, opts: Sequence) -> Layer:
-    """The layer of what a user gives beside files. Of equal keys the last one counts.
+    """Returns the layer of what a user gives besides files. Of equal keys the last one counts.
 
     Args:
-        source: Where the settings come from, for messages.
+        source: The command or argument that the settings come from, for messages.
         trainer: Value of --trainer; "" = not given.
         flags: KEY VALUE pairs that other flags, such as --backbone, stand for.
         opts: KEY VALUE pairs as the user wrote them.
@@ -481,13 +487,13 @@ def pairs_layer(source: str, trainer: str, flags: Sequence, opts: Sequence) -> L
 
 
 def find_config(name: str, folder: str) -> Path:
-    """The file that is meant.
+    """Finds the yaml file that a user means.
 
     `configs/datasets/dtd.yaml`, `configs/datasets/dtd` and `dtd` work from anywhere.
 
     Args:
-        name: A path, as it is or below the project, with or without `.yaml`, or a name.
-        folder: The folder of `configs` that a name is in.
+        name: A path, as it is or below the project, with or without `.yaml`; or a name.
+        folder: The folder in `configs` in which a name is looked up, such as "datasets".
     """
     path = Path(name)
     for place in (path, CONFIGS.parent / path, CONFIGS / folder / path):
@@ -510,7 +516,7 @@ def find_config(name: str, folder: str) -> Path:
 
 
 def config_layer(name: str) -> tuple[Layer, str]:
-    """The layer of --config-file, and a line for the log.
+    """Returns the layer of --config-file, and a line for the log; "" if there is nothing to say.
 
     Names of CoOp's files work without the files.
     """
@@ -525,10 +531,10 @@ def config_layer(name: str) -> tuple[Layer, str]:
 
 
 def dataset_layers(name: str) -> list[Layer]:
-    """The yaml of a data set.
+    """Returns the layers of --dataset-config-file.
 
-    That of a CoOp checkout holds only a name, so our yaml of the same data set is laid below it. A
-    registered data set, such as a plugin's, needs no yaml.
+    The yaml of a CoOp checkout holds only a name, so our yaml of the same data set is laid below
+    it. A registered data set, such as a plugin's, needs no yaml.
     """
     if not name:
         return []
@@ -549,7 +555,7 @@ def dataset_layers(name: str) -> list[Layer]:
 
 @cache
 def dataset_file_of(dataset: str) -> Path | None:
-    """The yaml in configs/datasets of a registered data set."""
+    """Returns the yaml in configs/datasets of a registered data set; None if there is none."""
     if dataset not in DATASET_REGISTRY:
         return None
     for file in sorted((CONFIGS / "datasets").glob("*.yaml")):

@@ -1,6 +1,6 @@
-"""What files, backbones and runs are called, and the folder of a run.
+"""Makes the names of files, backbones and runs, and the path of a run's folder.
 
-Its path is readable, and differs where settings differ.
+The path is readable, and differs where settings differ.
 """
 from __future__ import annotations
 
@@ -104,9 +104,13 @@ def run_path(cfg: CfgNode) -> Path:
 
 
 def event_folder(run_dir: Path, trainer: str) -> Path:
-    """The folder of TensorBoard's events about a run's own predictions.
+    """Returns the folder of TensorBoard's events about a run's own predictions.
 
-    Those of ZeroShot are the zero-shot ones.
+    The predictions of ZeroShot are the zero-shot ones.
+
+    Args:
+        run_dir: The folder of the run.
+        trainer: Name of the method.
     """
     if method_info(trainer).zero_shot:
         return zero_shot_event_folder(run_dir)

@@ -13,9 +13,9 @@ from ...datasets.utils.registry import Registry
 from ...datasets.utils.source import is_plugin
 from .setting import Setting
 
-PACKAGE = __name__.removesuffix(".config.registry")  # of the trainers
+PACKAGE = __name__.removesuffix(".config.registry")  # the package of the trainers
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parents[1], PACKAGE)
-SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that state none
+SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # colours of methods that state none
 ZERO_SHOT = "ZeroShot"  # the trainer that is CLIP without adaptation; others are compared with it
 BASE = "BaseTrainer"  # all methods are derived from it; its hooks for settings do nothing
 LAST = 1000  # display order of methods that state none
@@ -25,11 +25,11 @@ UsedSettings = Callable[[Mapping[str, object]], Collection[str]]
 
 
 def build_trainer(cfg: CfgNode, dataset: Any = None) -> Any:
-    """The trainer, a `BaseTrainer`, that `cfg.TRAINER.NAME` names.
+    """Builds the trainer that `cfg.TRAINER.NAME` names, a `BaseTrainer`.
 
     Args:
         cfg: The settings.
-        dataset: A `Dataset` that is used instead of the one that `cfg` names.
+        dataset: A `Dataset` that is used instead of the one that `cfg` names; None = that one.
     """
     return TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg, dataset)
 
@@ -112,8 +112,8 @@ class MethodInfo:
         tunes_context: Runs the text tower for every image.
         tunes_by_gradients: Takes gradient steps, so that it takes regularisers and TTA.RESET.
         trained: Learns from labelled images first.
-        online: Its predictions depend on the order of the images, whatever its settings.
-        zero_shot: CLIP without adaptation; all others are compared with it.
+        online: Makes predictions that depend on the order of the images, whatever the settings.
+        zero_shot: Is CLIP without adaptation; all others are compared with it.
         cls: The registered class; None if there is none.
         is_plugin: Whether it is a user's, or not registered: what it reads is not known.
         settings: The rows of its own settings, with full keys.
@@ -143,7 +143,7 @@ Method = TypeVar("Method", str, MethodInfo)
 
 
 def method_info(name: str | MethodInfo) -> MethodInfo:
-    """Facts about a method by its name in any spelling.
+    """Returns facts about a method by its name in any spelling.
 
     A method that is not registered gets neutral values.
     """

@@ -1,4 +1,4 @@
-"""Yaml as plain data: no code, no aliases, no duplicate keys, and numbers as people read them."""
+"""Reads yaml as plain data: no code, no aliases, no duplicate keys, and no surprising types."""
 from __future__ import annotations
 
 import re
@@ -105,11 +105,11 @@ def read_yaml(path: Path) -> dict:
 
 
 def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The values of nested dicts by their full names.
+    """Yields the values of nested dicts by their full names.
 
     Args:
-        tree: Such as {"TTA": {"STEPS": 1}}.
-        prefix: What comes before each name, with its dot.
+        tree: Nested dicts such as {"TTA": {"STEPS": 1}}.
+        prefix: Text before each name, with its dot.
 
     Yields:
         Pairs such as ("TTA.STEPS", 1).

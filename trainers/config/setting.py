@@ -32,9 +32,9 @@ class Range:
 
     Attributes:
         least: The lowest allowed number.
-        above: A number that is not allowed, nor is any below it.
+        above: The exclusive lower end: only larger numbers are allowed.
         most: The highest allowed number.
-        below: A number that is not allowed, nor is any above it.
+        below: The exclusive upper end: only smaller numbers are allowed.
         text: Words that complete "it must be …"; "" = made from the ends.
     """
 
@@ -52,7 +52,7 @@ class Range:
 
     @property
     def words(self) -> str:
-        """Completes "it must be …", such as `from 0 to 1`."""
+        """Words that complete "it must be …", such as `from 0 to 1`."""
         if self.text:
             return self.text
         upper = ""
@@ -83,7 +83,11 @@ class Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a few words."""
+    """One of a few words.
+
+    Attributes:
+        choices: The allowed words.
+    """
 
     choices: Sequence[str]
 
@@ -93,7 +97,7 @@ class OneOf:
 
     @property
     def words(self) -> str:
-        """Completes "it must be …"."""
+        """Words that complete "it must be …"."""
         return f"one of {', '.join(self.choices)}"
 
     def examples(self, default: object) -> tuple[list[object], list[object]]:
@@ -106,8 +110,8 @@ class Check:
     """Values that a function accepts.
 
     Attributes:
-        test: Whether a value is allowed.
-        words: Complete the sentence "it must be …".
+        test: The function; it returns whether a value is allowed.
+        words: Words that complete "it must be …".
         good: Values that are accepted, for tests and help.
         bad: Values that are refused, for tests.
     """
@@ -137,29 +141,30 @@ class Setting:
         key: The full key, such as `TTA.STEPS`. A method's own settings have keys without a dot,
             which stand for `TRAINER.<NAME>.<key>`.
         default: The default. Its type is the type of the setting.
-        help: What it means, in one line.
-        role: What it influences.
+        help: The meaning in one line, a phrase that begins with the noun that it describes.
+        role: What the setting influences.
         allowed: The allowed values; None = all of the default's type.
         alias: A key of CoOp or Dassl that means the same, and our value for each of its values.
         used_by: The methods that read it, in words; "" = all. Which these are, methods say
             themselves (see `used_settings` in base.py).
         effect: A function of all settings and of the method (a `MethodInfo`). It returns "" if the
             setting has an effect, else what to do to give it one. None: it always has one.
-        auto: How the default is resolved if it stands for another value; "" if it does not.
-        resolve: The value that the default stands for as far as the settings tell; None if only
-            the model or the data tell.
-        canonical: One spelling for values that mean the same; None = each means something else.
-            Defaults are in this spelling.
+        auto: Words for the value that the default stands for; "" if it stands for itself.
+        resolve: A function of all settings that returns the value that the default stands for, or
+            None if only the model or the data tell. None: there is no such function.
+        canonical: A function that returns one spelling for values that mean the same; None = each
+            value means something else. Defaults are in this spelling.
         is_limit: Whether all values above what the default stands for mean the same as it.
         names_file: Whether it names a file. Records and labels have the file's name and a hash of
             its content instead of its path.
-        recorded: How a record states a value that is not a file's and may have a path in it.
+        recorded: A function that returns what records state instead of a value that may have a
+            path in it, but is no file's; None = the value.
         in_path: Whether it is a folder of its own in a run's path, so that it is not in the tag.
         rounding: Whether it changes predictions by rounding alone. Such a setting makes no other
             row, label or folder.
-        show: How a row label states a value: text with {} for the value, or a function; "" = the
-            table says nothing about it.
-        title: What a table that compares its values is called; "" = its key.
+        show: The words of a value in a row label: text with {} for the value, or a function; "" =
+            the key's last part and the value.
+        title: The title of a table that compares its values; "" = its key.
     """
 
     key: str
@@ -182,7 +187,7 @@ class Setting:
     title: str = ""
 
     def problem(self, value: object) -> str:
-        """What a value must be, if it is not allowed; "" if it is allowed."""
+        """Returns what a value must be, in words, if it is not allowed; "" if it is allowed."""
         if isinstance(value, float) and not math.isfinite(value):
             return "a finite number"
         if self.allowed is not None and not self.allowed.accepts(value):
@@ -208,14 +213,14 @@ class Setting:
 
 
 def undeclared_setting(key: str, default: object = "") -> Setting:
-    """The row of a setting that no row declares: it belongs to a method."""
+    """Returns a row for a setting that no row declares, such as one of a plugin's method."""
     if key.rpartition(".")[2] == "LAMBDA":
         return Setting(key, default, "λ", allowed=Range(least=0), show="λ {}")
     return Setting(key, default, "")
 
 
 def plain_number(value: object) -> str:
-    """A value as text. Numbers are as short as they can be without changing: 10.0 is 10."""
+    """Returns a value as text. Numbers are as short as they can be without changing: 10.0 is 10."""
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     return str(value)

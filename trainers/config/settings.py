@@ -1,4 +1,4 @@
-"""Which settings of a run have an effect and which a user changed; tags and words made of them.
+"""Finds the settings of a run that have an effect or were changed; makes tags and labels of them.
 
 The rows themselves are in table.py and in the methods' files.
 """
@@ -90,7 +90,7 @@ def declared_setting(key: str) -> Setting | None:
 
 
 def rows_of(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
-    """The row of each setting of a config.
+    """Returns the row of each setting of a config.
 
     Args:
         settings: The settings by their full keys.
@@ -119,8 +119,8 @@ class Effects:
     """Which settings have an effect on the predictions of a run.
 
     Attributes:
-        settings: All settings of the run by their full keys.
-        method: Its method.
+        settings: The values of all settings of the run by their full keys.
+        method: The method of the run.
         used: The settings that the method reads, among those with `used_by` in the table; None if
             they are not known.
         only_tests: Whether a method that learns from labelled images tests a finished prompt.
@@ -139,7 +139,7 @@ class Effects:
         self.of_unused_methods = keys_of_unused_methods(settings, trainer)
 
     def has_effect(self, row: Setting) -> bool:
-        """Whether a setting has an effect."""
+        """Whether a setting has an effect on the run's predictions."""
         if row.key in self.of_unused_methods or not influences_predictions(row):
             return False
         if self.only_tests and row.role is Role.METHOD and not row.in_path:
@@ -147,7 +147,7 @@ class Effects:
         return not self.remedy(row)
 
     def remedy(self, row: Setting) -> str:
-        """What to do if it has no effect on predictions; "" if it has one."""
+        """What to do if a setting has no effect on predictions; "" if it has one."""
         if row.used_by and self.used is not None and row.key not in self.used:
             return f"only {row.used_by}, use it"
         if row.effect is not None:
@@ -161,7 +161,7 @@ def effective_settings(
     trains: bool = True,
     keys: Collection[str] | None = None,
 ) -> dict[str, object]:
-    """The settings that a run's predictions depend on, by their full keys.
+    """Returns the settings that a run's predictions depend on, by their full keys.
 
     Settings without an effect for this trainer and these values are absent. Values are canonical:
     one spelling for values that mean the same, and a file's label and content hash instead of its
@@ -169,8 +169,8 @@ def effective_settings(
 
     Args:
         cfg: The settings of a run.
-        resolved: What defaults such as `auto` stand for, where only the model or the data tell,
-            such as {"INPUT.PIXEL_MEAN": [0.48, 0.46, 0.41], "TEST.LIMIT": number of images}.
+        resolved: The values that defaults such as `auto` stand for, where only the model or the
+            data tell, such as {"INPUT.PIXEL_MEAN": [0.48, 0.46, 0.41], "TEST.LIMIT": 1000}.
         trains: Whether a method that learns from labelled images does so in this run. If it tests
             a finished prompt instead, the settings of its training have no effect.
         keys: The settings that are asked for; None = all.
@@ -187,10 +187,10 @@ def effective_settings(
 
 
 def effective_rows(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
-    """The rows of the settings that influence the predictions of a trainer.
+    """Returns the rows of the settings that influence the predictions of a trainer.
 
     Args:
-        settings: All settings by their full keys.
+        settings: The values of all settings by their full keys.
         trainer: Name of the method.
     """
     effects = Effects(settings, trainer)
@@ -201,7 +201,7 @@ def effective_rows(settings: Mapping[str, object], trainer: str) -> dict[str, Se
 def changed_settings(
     cfg: CfgNode, resolved: Resolved | None = None, trains: bool = True,
 ) -> dict[str, tuple[object, object]]:
-    """The effective settings that are not the defaults of the trainer on this data set.
+    """Returns the effective settings that are not the defaults of the trainer on this data set.
 
     A value that means the same as the default counts as the default. Settings that have a folder of
     their own in a run's path (data set, corruption, backbone, trainer, seed) are left out.
@@ -236,7 +236,7 @@ def without_effect(cfg: CfgNode) -> list[tuple[str, str]]:
 def differences(
     cfg: CfgNode, resolved: Resolved,
 ) -> Iterator[tuple[Setting, object, object]]:
-    """The settings that mean something else than the defaults of the trainer on this data set.
+    """Yields the settings that mean something else than the trainer's defaults on this data set.
 
     Args:
         cfg: The settings of a run.
@@ -277,13 +277,13 @@ def added_terms(settings: Mapping[str, object]) -> set[str]:
 
 
 def keys_of_unused_methods(settings: Mapping[str, object], trainer: str) -> set[str]:
-    """The settings of methods that a run does not use.
+    """Returns the settings of methods that a run does not use.
 
-    A config with added terms has the settings of all methods. Of an added term all count but its λ,
-    which its weight in TRAINER.REGULARISERS replaces.
+    A config with added terms has the settings of all methods. An added term uses its settings
+    except its λ, which its weight in TRAINER.REGULARISERS replaces.
 
     Args:
-        settings: All settings by their full keys.
+        settings: The values of all settings by their full keys.
         trainer: Name of the run's method.
     """
     if trainer not in TRAINER_REGISTRY:
@@ -305,12 +305,12 @@ def keys_of_unused_methods(settings: Mapping[str, object], trainer: str) -> set[
 def effective_value(
     row: Setting, value: object, settings: Mapping[str, object], resolved: Resolved,
 ) -> object:
-    """A value as records state it.
+    """Returns a value as records state it.
 
     Args:
         row: The setting.
-        value: Its value.
-        settings: All settings of the run by their full keys.
+        value: The setting's value.
+        settings: The values of all settings of the run by their full keys.
         resolved: See `effective_settings`.
     """
     if row.names_file and value:
@@ -343,7 +343,7 @@ def effective_value(
 
 
 def tag_of(cfg: CfgNode, resolved: Resolved | None = None, trains: bool = True) -> str:
-    """A readable folder name from the changed settings: `default`, or `STEPS-2_LAMBDA-10.0`.
+    """Makes a readable folder name of the changed settings: `default`, or `STEPS-2_LAMBDA-10.0`.
 
     Args:
         cfg: The settings of a run.
@@ -361,7 +361,7 @@ def tag_of(cfg: CfgNode, resolved: Resolved | None = None, trains: bool = True) 
 
 
 def retag(cfg: CfgNode, resolved: Resolved, trains: bool = True) -> CfgNode:
-    """The same settings with the TAG that they have once model and data are known.
+    """Returns the same settings with the TAG that they have once model and data are known.
 
     A TAG that is not made of the settings was chosen, and stays.
 
@@ -381,9 +381,13 @@ def retag(cfg: CfgNode, resolved: Resolved, trains: bool = True) -> CfgNode:
 
 
 def setting_words(key: str, value: object) -> str:
-    """A setting as a row, a title or a legend states it: `λ 10`, `2 steps`, `never reset`.
+    """Returns the words for a setting in a row, a title or a legend: `λ 10`, `2 steps`.
 
     Two settings or values never have the same words.
+
+    Args:
+        key: The full key of the setting.
+        value: The value.
     """
     show = find_setting(key).show
     if callable(show):
@@ -399,7 +403,7 @@ def setting_words(key: str, value: object) -> str:
 
 
 def setting_title(key: str, methods: str = "") -> str:
-    """What a table that compares the values of a setting is called.
+    """Returns the title of a table that compares the values of a setting.
 
     Args:
         key: The setting.

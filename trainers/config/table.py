@@ -24,51 +24,52 @@ MEAN, SIMILARITY = "mean", "similarity"  # PROMPT.ENSEMBLE
 LONGEST_LABEL = 80
 
 
-# When a setting has an effect: "" if it has one, else what to do to give it one.
+# When a setting has an effect. These functions return "" if it has one, else what to do to give it
+# one. Their arguments are all settings by their full keys, and the run's method.
 
 def needs_training(settings: Settings, method: MethodInfo) -> str:
-    """Settings of training prompts."""
+    """Settings of training prompts have an effect on methods that train one."""
     if method.trained:
         return ""
     return "train with --trainer CoOp, then use its prompt with --model-dir"
 
 
 def needs_corruption(settings: Settings, method: MethodInfo) -> str:
-    """DATASET.SEVERITY, which is that of a corruption."""
+    """DATASET.SEVERITY has an effect if there is a corruption."""
     if settings.get("DATASET.CORRUPTION"):
         return ""
     return "give DATASET.CORRUPTION too"
 
 
 def needs_table(settings: Settings, method: MethodInfo) -> str:
-    """DATASET.COLUMNS, which readers of tables have."""
+    """DATASET.COLUMNS has an effect on readers of tables."""
     if takes_option(settings, "columns"):
         return ""
     return "use --dataset-config-file table or parquet"
 
 
 def needs_own_images(settings: Settings, method: MethodInfo) -> str:
-    """DATASET.CLASSNAMES, which readers of a user's images have."""
+    """DATASET.CLASSNAMES has an effect on readers of a user's own images."""
     if takes_option(settings, "classnames"):
         return ""
     return "use --dataset-config-file table, parquet or image_folder"
 
 
 def takes_option(settings: Settings, option: str) -> bool:
-    """Whether the reader of the data set takes an option, such as columns of a table."""
+    """Whether the reader of the data set takes an option, such as `columns`."""
     name = str(settings.get("DATASET.NAME"))
     return name in DATASET_REGISTRY and option in DATASET_REGISTRY.get(name).options
 
 
 def needs_stream(settings: Settings, method: MethodInfo) -> str:
-    """TEST.ORDER, which only methods with a state notice."""
+    """TEST.ORDER has an effect on methods whose predictions depend on the order of the images."""
     if is_online(settings, method):
         return ""
     return "only online methods, such as TDA, and TTA.RESET never depend on the order of the images"
 
 
 def needs_correlated_order(settings: Settings, method: MethodInfo) -> str:
-    """TEST.CORRELATION."""
+    """TEST.CORRELATION has an effect on a correlated order."""
     reason = needs_stream(settings, method)
     if not reason and settings.get("TEST.ORDER") != "correlated":
         reason = "set TEST.ORDER correlated"
@@ -76,7 +77,8 @@ def needs_correlated_order(settings: Settings, method: MethodInfo) -> str:
 
 
 def needs_own_context(settings: Settings, method: MethodInfo) -> str:
-    """PROMPT.CTX_INIT: templates, descriptions and learnt prompts replace it."""
+    """PROMPT.CTX_INIT has an effect unless templates, descriptions or a learnt prompt replace it.
+    """
     if has_texts(settings):
         return "leave PROMPT.TEMPLATE and PROMPT.DESCRIPTIONS out"
     # The zero-shot predictions of a method that is trained are those of the hand-written prompt.
@@ -86,35 +88,38 @@ def needs_own_context(settings: Settings, method: MethodInfo) -> str:
 
 
 def needs_no_texts(settings: Settings, method: MethodInfo) -> str:
-    """Settings of a context, which texts replace."""
+    """Settings of a context have an effect unless templates or descriptions replace it."""
     if has_texts(settings):
         return "leave PROMPT.TEMPLATE and PROMPT.DESCRIPTIONS out"
     return ""
 
 
 def needs_texts(settings: Settings, method: MethodInfo) -> str:
-    """PROMPT.ENSEMBLE."""
+    """PROMPT.ENSEMBLE has an effect on templates and descriptions."""
     if has_texts(settings):
         return ""
     return "give PROMPT.TEMPLATE or PROMPT.DESCRIPTIONS too"
 
 
 def needs_descriptions(settings: Settings, method: MethodInfo) -> str:
-    """PROMPT.DESCRIPTION_FORMAT."""
+    """PROMPT.DESCRIPTION_FORMAT has an effect on descriptions."""
     if settings.get("PROMPT.DESCRIPTIONS"):
         return ""
     return "give PROMPT.DESCRIPTIONS too"
 
 
 def needs_several_views(settings: Settings, method: MethodInfo) -> str:
-    """Settings of random views."""
+    """Settings of random views have an effect if there are views besides the plain one."""
     if settings.get("TTA.VIEWS") == 1:
         return "use more TTA.VIEWS than the plain one"
     return ""
 
 
 def needs_steps(settings: Settings, method: MethodInfo) -> str:
-    """Without a step a built-in method that tunes selects no views and has no optimizer."""
+    """Settings of the step have an effect if there is one.
+
+    Without a step a built-in method that tunes selects no views and has no optimizer.
+    """
     if settings.get("TTA.STEPS") == 0 and method.tunes_by_gradients and not method.is_plugin:
         return "use TTA.STEPS 1 or more"
     return ""
@@ -133,7 +138,10 @@ def is_online(settings: Settings, method: MethodInfo) -> bool:
 # What a default stands for, as far as the settings tell.
 
 def augmix_of_dataset(settings: Settings) -> object:
-    """TTA.AUGMIX: what the public scripts do on the data set; None if it is not registered."""
+    """Returns what TTA.AUGMIX auto stands for: what the public scripts do on the data set.
+
+    None if the data set is not registered.
+    """
     name = str(settings.get("DATASET.NAME"))
     if name not in DATASET_REGISTRY:
         return None
@@ -141,7 +149,7 @@ def augmix_of_dataset(settings: Settings) -> object:
 
 
 def precision_of_device(settings: Settings) -> object:
-    """MODEL.PREC: fp32 on a CPU, fp16 on a GPU."""
+    """Returns what MODEL.PREC auto stands for: fp32 on a CPU, fp16 on a GPU."""
     device = str(settings.get("DEVICE", "auto"))
     if device == "auto":
         import torch  # takes seconds, and only a run with a precision of its own gets here
@@ -151,14 +159,20 @@ def precision_of_device(settings: Settings) -> object:
 
 
 def mean_of_backbone(settings: Settings) -> object:
-    """INPUT.PIXEL_MEAN: OpenAI's; None for other libraries, whose models tell it when loaded."""
+    """Returns what INPUT.PIXEL_MEAN [] stands for: OpenAI's mean.
+
+    None for other libraries, whose models tell it when they are loaded.
+    """
     if is_openai(settings):
         return list(OPENAI_MEAN)
     return None
 
 
 def std_of_backbone(settings: Settings) -> object:
-    """INPUT.PIXEL_STD: OpenAI's; None for other libraries, whose models tell it when loaded."""
+    """Returns what INPUT.PIXEL_STD [] stands for: OpenAI's standard deviation.
+
+    None for other libraries, whose models tell it when they are loaded.
+    """
     if is_openai(settings):
         return list(OPENAI_STD)
     return None
@@ -194,19 +208,20 @@ def are_pixel_means(value: object) -> bool:
 
 
 def are_pixel_deviations(value: object) -> bool:
-    """Whether a value is empty or three deviations up to 1; 0 cannot divide."""
+    """Whether a value is empty or three standard deviations, above 0 because they divide, up to 1.
+    """
     return are_pixel_numbers(value, 1e-9)
 
 
 def are_pixel_numbers(value: object, lowest: float) -> bool:
-    """Whether a value is empty or three numbers, of red, green and blue, up to 1."""
+    """Whether a value is empty or three numbers, of red, green and blue, from `lowest` to 1."""
     if not isinstance(value, list | tuple) or len(value) not in (0, 3):
         return False
     return all(isinstance(number, int | float) and lowest <= number <= 1 for number in value)
 
 
 def are_words(value: object) -> bool:
-    """Whether a text has words, and no place for a class name, as templates have."""
+    """Whether a text has words and no place for a class name, which only templates have."""
     text = str(value)
     return bool(text.strip(" _")) and "{" not in text
 
@@ -219,14 +234,17 @@ def one_spelling_of_words(value: object) -> object:
 
 
 def one_reset(value: object) -> object:
-    """TTA.RESET: `1` is `image`."""
+    """Returns a value of TTA.RESET in one spelling: `1` is `image`."""
     if str(value) in EVERY_IMAGE:
         return EVERY_IMAGE[0]
     return value
 
 
 def one_order_of_terms(value: object) -> object:
-    """TRAINER.REGULARISERS: in any order and spelling the same method."""
+    """Returns a value of TRAINER.REGULARISERS in one spelling.
+
+    The order of the terms and the spelling of names and numbers do not change the method.
+    """
     terms = []
     for term in str(value).split(","):
         name, colon, weight = term.partition(":")
@@ -250,7 +268,7 @@ def reset_words(reset: object) -> str:
 
 
 def show_precision(value: object) -> str:
-    """bf16 changes probabilities visibly, so a row says so."""
+    """The words for a precision. bf16 changes probabilities visibly, so its row says so."""
     if value == "bf16":
         return "bf16 (coarse rounding)"
     return str(value)
@@ -269,7 +287,7 @@ def show_steps(steps: object) -> str:
 
 
 def show_augmix(augmix: object) -> str:
-    """Records of views have it as True or False."""
+    """The words for TTA.AUGMIX, which records of views have as True or False."""
     if augmix in (True, "on"):
         return "AugMix"
     if augmix in (False, "off"):
@@ -342,30 +360,31 @@ ON_OFF_AUTO = OneOf(("auto", "on", "off"))
 
 TABLE: Sequence[Setting] = (
     Setting(
-        "SEED", 0, "of views, few-shot samples, initial prompts and the order of a stream",
+        "SEED", 0,
+        "seed of views, few-shot samples, initial prompts and the order of a stream",
         Role.DATA, Range(least=0), in_path=True, show="seed {}"),
     Setting(
         "OUTPUT_DIR", "",
         "run folder; empty = output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>", Role.PLACE),
     Setting(
         "TAG", "",
-        "the <tag> of the run folder; empty = made of the settings that are not defaults",
+        "<tag> of the run folder; empty = made of the settings that are not defaults",
         Role.PLACE),
     Setting(
-        "DEVICE", "auto", "cpu, cuda, cuda:1, … or auto", Role.NUMERICS, rounding=True,
+        "DEVICE", "auto", "device: cpu, cuda, cuda:1, … or auto", Role.NUMERICS, rounding=True,
         auto="the GPU if there is one",
         alias=("USE_CUDA", {True: "auto", False: "cpu"})),
 
     Setting(
-        "DATASET.NAME", "", "a registered data set, such as UCF101", Role.DATA, in_path=True),
+        "DATASET.NAME", "", "registered data set, such as UCF101", Role.DATA, in_path=True),
     Setting(
         "DATASET.ROOT", "data", "folder of the data sets, in CoOp's layout", Role.PLACE),
     Setting(
-        "DATASET.LABEL", "", "what tables call the data set; empty = its own name",
+        "DATASET.LABEL", "", "name of the data set in tables; empty = its own name",
         Role.REPORTING, LABEL),
     Setting(
-        "DATASET.NUM_SHOTS", -1, "labelled images per class for few-shot training; -1 = all",
-        Role.METHOD,
+        "DATASET.NUM_SHOTS", -1,
+        "number of labelled images per class for few-shot training; -1 = all", Role.METHOD,
         Check(is_number_of_shots, "-1 (all) or above 0", good=(-1, 1, 16), bad=(-2, 0)),
         effect=needs_training, show=show_shots),
     Setting(
@@ -374,18 +393,19 @@ TABLE: Sequence[Setting] = (
         Role.PLACE),
     Setting(
         "DATASET.CORRUPTION", "",
-        "of ImageNetC, CIFAR10C, CIFAR100C or LandCover, such as fog; empty = none",
+        "corruption of ImageNetC, CIFAR10C, CIFAR100C or LandCover, such as fog; empty = none",
         Role.DATA, in_path=True),
     Setting(
-        "DATASET.SEVERITY", 5, "of the corruption", Role.DATA, Range(least=1, most=5,
-        text="one of 1, 2, 3, 4, 5"), effect=needs_corruption, in_path=True, show="severity {}"),
+        "DATASET.SEVERITY", 5, "severity of the corruption, 1 to 5", Role.DATA,
+        Range(least=1, most=5, text="one of 1, 2, 3, 4, 5"), effect=needs_corruption, in_path=True,
+        show="severity {}"),
     Setting(
         "DATASET.IMAGE_LIST", "",
         "file with the test images to use, such as RobustBench's 5,000 of ImageNet; empty = all",
         Role.DATA, names_file=True),
     Setting(
         "DATASET.COLUMNS", "",
-        "of a table of own images, such as \"image=path label=diagnosis split=fold\"; "
+        "columns of a table of your own images, such as \"image=path label=diagnosis split=fold\"; "
         "empty = usual names", Role.DATA,
         Check(is_column_choice, "pairs such as image=path label=diagnosis split=fold",
               good=("", "image=path label=diagnosis", "split=fold test=4,5"),
@@ -393,11 +413,11 @@ TABLE: Sequence[Setting] = (
         effect=needs_table, canonical=canonical_columns),
     Setting(
         "DATASET.CLASSNAMES", "",
-        "words for the classes of own images: a file (json, csv, txt), or NV=nevus; MEL=melanoma",
-        Role.DATA, effect=needs_own_images, names_file=True),
+        "words for the classes of your own images: a file (json, csv, txt), or "
+        "NV=nevus; MEL=melanoma", Role.DATA, effect=needs_own_images, names_file=True),
     Setting(
         "DATASET.SUBSAMPLE_CLASSES", "all",
-        "all, or CoOp's first half (base) or second half (new) of the classes",
+        "classes: all, or CoOp's first half (base) or second half (new)",
         Role.DATA, OneOf(("all", "base", "new")), show="{} classes"),
 
     Setting(
@@ -410,27 +430,29 @@ TABLE: Sequence[Setting] = (
               good=([], [0.5, 0.5, 0.5]), bad=([0.5], [2, 0, 0], ["a", "b", "c"])),
         auto="the backbone's", resolve=mean_of_backbone, show="pixel mean {}"),
     Setting(
-        "INPUT.PIXEL_STD", [], "their standard deviations", Role.VIEWS,
+        "INPUT.PIXEL_STD", [],
+        "standard deviation of red, green and blue, from 0 to 1, to normalise views", Role.VIEWS,
         Check(are_pixel_deviations, "[] (the backbone's) or three numbers up to 1",
               good=([], [0.5, 0.5, 0.5]), bad=([0.5], [0, 0, 0], ["a", "b", "c"])),
         auto="the backbone's", resolve=std_of_backbone, show="pixel std {}"),
 
     Setting(
-        "DATALOADER.NUM_WORKERS", -1, "threads that decode images and make views", Role.NONE,
-        Range(least=-1), auto="the available cores (also written auto)"),
+        "DATALOADER.NUM_WORKERS", -1, "number of threads that decode images and make views",
+        Role.NONE, Range(least=-1), auto="the available cores (also written auto)"),
     Setting(
         "DATALOADER.ON_BAD_IMAGE", "error",
-        "error, or skip: leave unreadable images out, counted and listed",
+        "treatment of unreadable images: error; or skip, which leaves them out, counted and listed",
         Role.DATA, OneOf(("error", "skip"))),
 
     Setting(
         "MODEL.BACKBONE.NAME", "ViT-L/14",
-        "OpenAI's name, small, a path, open_clip:MODEL/TAG[@FILE] or hf:FOLDER", Role.MODEL,
+        "backbone: OpenAI's name, small, a path, open_clip:MODEL/TAG[@FILE] or hf:FOLDER",
+        Role.MODEL,
         Check(bool, "a model's name, a path to weights, open_clip:MODEL/TAG or hf:FOLDER",
               good=("ViT-B/16", "small"), bad=("",)),
         in_path=True, recorded=backbone_name),
     Setting(
-        "MODEL.BACKBONE.LABEL", "", "what tables call the backbone; empty = its own name",
+        "MODEL.BACKBONE.LABEL", "", "name of the backbone in tables; empty = its own name",
         Role.REPORTING, LABEL),
     Setting(
         "MODEL.PREC", "auto", "precision of both towers", Role.NUMERICS,
@@ -451,38 +473,40 @@ TABLE: Sequence[Setting] = (
         title="initial prompt"),
     Setting(
         "PROMPT.TEMPLATE", "",
-        "coop (the data set's), ensemble, or `a {} seen from above.|…`, for methods that do not "
-        "tune the context; empty = CTX_INIT", Role.MODEL, show=show_template),
+        "templates: coop (the data set's), ensemble, or `a {} seen from above.|…`, for methods "
+        "that do not tune the context; empty = CTX_INIT", Role.MODEL, show=show_template),
     Setting(
         "PROMPT.DESCRIPTIONS", "",
-        "JSON file {class: [text, …]}, as CuPL's and DCLIP's, alone or with templates", Role.MODEL,
-        names_file=True, show=show_descriptions),
+        "file of descriptions, JSON {class: [text, …]} as CuPL's and DCLIP's, alone or with "
+        "templates", Role.MODEL, names_file=True, show=show_descriptions),
     Setting(
-        "PROMPT.DESCRIPTION_FORMAT", "auto", "sentences (CuPL's) or phrases (DCLIP's)", Role.MODEL,
+        "PROMPT.DESCRIPTION_FORMAT", "auto",
+        "form of the descriptions: sentences (CuPL's) or phrases (DCLIP's)", Role.MODEL,
         OneOf(("auto", "sentences", "phrases")), effect=needs_descriptions,
         auto="what most texts are", show="descriptions as {}"),
     Setting(
         "PROMPT.ENSEMBLE", MEAN,
-        "mean of a class's text features, made unit; similarity: not made unit (mean of cosines)",
+        "combination of a class's texts: mean, the mean of their features, made unit; similarity, "
+        "not made unit (mean of cosines)",
         Role.MODEL, OneOf((MEAN, SIMILARITY)), effect=needs_texts, show=show_ensemble),
     Setting(
-        "PROMPT.LABEL", "", "what tables call the learnt prompt or the descriptions",
+        "PROMPT.LABEL", "", "name of the learnt prompt or the descriptions in tables",
         Role.REPORTING, LABEL),
 
     Setting(
-        "TTA.VIEWS", 64, "views per image, the plain one included", Role.VIEWS, Range(least=1),
-        used_by=SEVERAL_VIEWS, show=show_views, title="number of views"),
+        "TTA.VIEWS", 64, "number of views per image, the plain one included", Role.VIEWS,
+        Range(least=1), used_by=SEVERAL_VIEWS, show=show_views, title="number of views"),
     Setting(
         "TTA.SELECT", 0.1, "share of the views that is used, those of lowest entropy", Role.METHOD,
         Range(above=0, most=1, text="a share above 0 and up to 1"), used_by=SELECTING,
         effect=needs_steps),
     Setting(
-        "TTA.STEPS", 1, "gradient steps per image; 0 = zero-shot", Role.METHOD, Range(least=0),
-        used_by=GRADIENTS, show=show_steps, title="number of steps"),
+        "TTA.STEPS", 1, "number of gradient steps per image; 0 = zero-shot", Role.METHOD,
+        Range(least=0), used_by=GRADIENTS, show=show_steps, title="number of steps"),
     # The context and AdamW's moments are carried and reset together.
     Setting(
         "TTA.RESET", "image",
-        "image: every image starts from the initial prompt; never; or N: every N images. "
+        "start from the initial prompt: image, at every image; never; or N, at every N images. "
         "TPT and the methods built on it are online unless it is image", Role.METHOD,
         Check(is_reset, "image, never, or a number of images, such as 10",
               good=("image", "never", "10", "1"), bad=("0", "-1", "always", "")),
@@ -495,51 +519,58 @@ TABLE: Sequence[Setting] = (
         auto="as in C-TPT's and O-TPT's scripts: off on ImageNet, on elsewhere",
         resolve=augmix_of_dataset, show=show_augmix, title="AugMix"),
     Setting(
-        "TTA.EPISODES", 0, "images adapted at once; changes speed and memory, not the method",
+        "TTA.EPISODES", 0,
+        "number of images adapted at once; it changes speed and memory, not the method",
         Role.NUMERICS, Range(least=0), rounding=True,
         auto="8 on a CPU, 32 on a GPU (also written auto)"),
     Setting(
-        "TTA.JACOBIAN", "auto", "use the Jacobian of the text features", Role.NUMERICS, ON_OFF_AUTO,
-        rounding=True, auto="where it is faster and takes at most 4.5 GB"),
+        "TTA.JACOBIAN", "auto",
+        "Jacobian of the text features, computed once and used in the first step of every image",
+        Role.NUMERICS, ON_OFF_AUTO, rounding=True,
+        auto="where it is faster and takes at most 4.5 GB"),
 
     Setting(
-        "OPTIM.LR", 0.005, "learning rate", Role.METHOD,
+        "OPTIM.LR", 0.005, "learning rate of AdamW, or of SGD with CoOp", Role.METHOD,
         Range(above=0, most=1e30, text="above 0 and at most 1e30"), used_by=GRADIENTS,
         effect=needs_steps, show="learning rate {}", title="learning rate"),
     Setting(
-        "OPTIM.WEIGHT_DECAY", 0.01, "decoupled weight decay of AdamW; of CoOp's SGD", Role.METHOD,
+        "OPTIM.WEIGHT_DECAY", 0.01, "decoupled weight decay of AdamW, or weight decay of SGD with "
+        "CoOp", Role.METHOD,
         Range(least=0), used_by=GRADIENTS, effect=needs_steps, show="weight decay {}",
         title="weight decay"),
 
     Setting(
-        "TRAINER.NAME", "", "a registered trainer, such as SoC", Role.METHOD, in_path=True),
+        "TRAINER.NAME", "", "registered trainer, such as SoC", Role.METHOD, in_path=True),
     Setting(
         CLASS_TOKEN_POSITION, "end",
-        "end, middle or front; read by every method that starts from CoOp's prompts", Role.MODEL,
+        "position of the class name in the prompt: end, middle or front; every method that starts "
+        "from CoOp's prompts reads it", Role.MODEL,
         OneOf(("end", "middle", "front")), effect=needs_no_texts, show="class token {}"),
     Setting(
         "TRAINER.REGULARISERS", "",
         "terms added to TPT, R-TPT or TPS, as name:weight, such as ctpt:50,atpt:10", Role.METHOD,
         used_by=GRADIENTS, canonical=one_order_of_terms, show=show_terms),
 
-    Setting("TEST.BINS", BINS, "of ECE and ACE", Role.REPORTING, Range(least=1)),
     Setting(
-        "TEST.SPLIT", "test", "test, or val for the report to fit temperature scaling", Role.DATA,
-        OneOf(("test", "val"))),
+        "TEST.BINS", BINS, "number of bins of ECE and ACE", Role.REPORTING, Range(least=1)),
     Setting(
-        "TEST.PART", 64, "images per part: predictions are written part by part", Role.NUMERICS,
-        Range(least=1), rounding=True),
+        "TEST.SPLIT", "test", "split: test, or val for the report to fit temperature scaling",
+        Role.DATA, OneOf(("test", "val"))),
+    Setting(
+        "TEST.PART", 64, "number of images per part; predictions are written part by part",
+        Role.NUMERICS, Range(least=1), rounding=True),
     Setting(
         "TEST.LIMIT", 0, "number of test images, spread evenly over the set; 0 = all", Role.DATA,
         Range(least=0), is_limit=True, show="{} images"),
     Setting(
         "TEST.ORDER", "random",
-        "of the images for online methods: random, correlated (neighbours of a class) or sorted",
-        Role.METHOD, OneOf(("random", "correlated", "sorted")), effect=needs_stream,
+        "order of the images for online methods: random, correlated (neighbours of a class) or "
+        "sorted", Role.METHOD, OneOf(("random", "correlated", "sorted")), effect=needs_stream,
         show="{} order", title="order of the images"),
     Setting(
         "TEST.CORRELATION", 0.1,
-        "of a correlated order, RoTTA's γ: lower is more correlated; does not compare across sets",
+        "γ of a correlated order, as in RoTTA: lower is more correlated; its values do not compare "
+        "across data sets",
         Role.METHOD, Range(above=0, text="above 0; TEST.ORDER sorted is the limit of 0"),
         effect=needs_correlated_order, show="γ {}"),
     Setting(

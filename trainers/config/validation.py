@@ -30,16 +30,22 @@ def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
 
     Args:
         cfg: All settings.
-        condition: What must hold.
-        key: The setting that is named if it does not.
-        remedy: Completes "it must be …".
+        condition: Whether the value is accepted.
+        key: The setting that the error names.
+        remedy: Words that complete "it must be …".
     """
     if not condition:
         raise ConfigError(f"{key} is {dict(flatten(cfg))[key]!r}; it must be {remedy}")
 
 
 def require_one_of(cfg: CfgNode, key: str, *choices: str) -> None:
-    """Refuses a value of a setting that is none of the choices."""
+    """Refuses a value of a setting that is none of the choices.
+
+    Args:
+        cfg: All settings.
+        key: The full key of the setting.
+        choices: The allowed values.
+    """
     require(cfg, dict(flatten(cfg))[key] in choices, key, f"one of {', '.join(choices)}")
 
 
@@ -52,7 +58,12 @@ def require_kept_views(cfg: CfgNode) -> None:
 
 
 def validate(cfg: CfgNode, method: MethodInfo) -> None:
-    """Refuses settings that cannot work together, with one line about values that would."""
+    """Refuses settings that cannot work together, with one line about values that would.
+
+    Args:
+        cfg: All settings.
+        method: The method of the run.
+    """
     if cfg.DATASET.NAME:  # `adapt` works on tensors and needs no data set
         dataset = DATASET_REGISTRY.get(cfg.DATASET.NAME)
         if cfg.DATASET.CORRUPTION or not dataset.clean:
@@ -117,7 +128,7 @@ def split_templates(setting: str) -> list[str]:
 
 
 def parse_regularisers(setting: str) -> dict[str, float]:
-    """TRAINER.REGULARISERS, such as `ctpt:50,atpt:10`.
+    """Reads TRAINER.REGULARISERS, such as `ctpt:50,atpt:10`.
 
     Returns:
         The weight of each added term by the method's name.

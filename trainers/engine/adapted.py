@@ -1,4 +1,4 @@
-"""What adapting to images returns, and the checks that every method's output passes."""
+"""Holds a method's predictions for a batch of images, and checks them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ class Adapted:
     Softmax of `logits` is the confidence that the method states.
 
     Attributes:
-        logits: After adaptation, (B, K).
-        zero_shot_logits: Of the plain view with the initial prompt, (B, K).
-        ctx: The adapted contexts of methods that tune the context, (B, n_ctx, width).
-        columns: What else is stored per image, (B, ...) each, by its name in predictions.npz.
-        strong_views: What the columns of CoTS are computed from. That is done for many images at
-            once, so a batch only passes it on; None where they are among the columns, or not
-            wanted.
+        logits: Logits after adaptation, (B, K).
+        zero_shot_logits: Logits of the plain view with the initial prompt, (B, K).
+        ctx: The adapted contexts, (B, n_ctx, width); None for methods that do not tune the context.
+        columns: Other values that are stored per image, (B, ...) each, by name in predictions.npz.
+        strong_views: The logits of which the columns of CoTS, a temperature per image, are
+            computed. That is done for many images at once, so a batch only passes the logits on;
+            None if the columns are computed already, or not wanted.
     """
 
     logits: Tensor
@@ -35,24 +35,24 @@ class Adapted:
 
     @property
     def loss(self) -> Tensor | None:
-        """(B,) before the last step; NaN where no step was taken."""
+        """The loss before the last step, (B,); NaN where no step was taken."""
         return self.columns.get("loss")
 
     @property
     def penalty(self) -> Tensor | None:
-        """(B,) before the last step; 0 where the method has no regulariser, NaN without a step."""
+        """The penalty before the last step, (B,); 0 without a regulariser, NaN without a step."""
         return self.columns.get("penalty")
 
     @property
     def flagged(self) -> Tensor | None:
-        """(B,) whether adaptation gave a number that is not finite: `logits` are the zero-shot
-        ones.
+        """Whether an image has its zero-shot logits because adaptation gave a number that is not
+        finite, (B,).
         """
         return self.columns.get("flagged")
 
     @classmethod
     def join(cls, parts: Sequence[Adapted]) -> Adapted:
-        """The predictions of several batches as one."""
+        """Joins the predictions of several batches into one."""
         if len(parts) == 1:
             return parts[0]
         logits = torch.cat([part.logits for part in parts])
@@ -75,8 +75,8 @@ class Adapted:
 
         Args:
             method: Name of the method, for the message.
-            images: How many images were adapted to.
-            classes: K.
+            images: Number of images that were adapted to.
+            classes: Number of classes K.
             names: Names of the images, for the message.
         """
         logits = {"logits": self.logits, "zero_shot_logits": self.zero_shot_logits}
@@ -91,10 +91,11 @@ class Adapted:
                 )
 
     def with_equal_logits(self, first_of_name: Sequence[int] | None) -> Adapted:
-        """Classes of one name get the logits of the first of them, so that they are bitwise equal.
+        """Gives classes of one name the logits of the first of them, so that they have equal bits.
 
         Args:
-            first_of_name: For class k the first class with the same name; None where all differ.
+            first_of_name: The first class with the same name, for each of the K classes; None where
+                all names differ.
         """
         if first_of_name is None:
             return self
@@ -106,14 +107,15 @@ class Adapted:
         )
 
     def with_cots(self) -> Adapted:
-        """With the columns of CoTS, if they were still to be computed."""
+        """Adds the columns of CoTS if they were still to be computed."""
         if self.strong_views is None:
             return self
         columns = {**self.columns, **self.strong_views.columns()}
         return replace(self, columns=columns, strong_views=None)
 
     def with_fallback(self) -> Adapted:
-        """An image with logits that are not finite gets its zero-shot prediction and is flagged."""
+        """Gives images with logits that are not finite their zero-shot prediction, and flags them.
+        """
         flagged = ~self.logits.isfinite().all(-1)
         logits = torch.where(flagged[:, None], self.zero_shot_logits, self.logits)
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
@@ -130,6 +132,6 @@ class Adapted:
             raise DataError(f"CLIP's features of {first_lost} are not finite: try MODEL.PREC fp32")
 
     def cpu(self) -> Adapted:
-        """The same on the CPU, for which the host waits; without contexts and strong views."""
+        """Copies logits and columns to the CPU, for which the host waits."""
         columns = {name: column.cpu() for name, column in self.columns.items()}
         return Adapted(self.logits.cpu(), self.zero_shot_logits.cpu(), columns=columns)

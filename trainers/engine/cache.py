@@ -1,4 +1,4 @@
-"""Arrays on disk that are used only if they are complete.
+"""Keeps arrays on disk, and reads them only if they are complete.
 
 A file holds some arrays, each with a checksum. It is written under another name and then renamed,
 so that a reader sees the old file or the new one, and never half of one.
@@ -33,8 +33,8 @@ from ...datasets.utils.lock import FolderLock
 
 logger = logging.getLogger(__name__)
 
-LOCK_SECONDS = 30.0  # after which a file is written without the lock
-RETRY_SECONDS = 0.05
+LOCK_SECONDS = 30.0  # longest wait for the lock, after which a file is written without it
+RETRY_SECONDS = 0.05  # between two attempts to get the lock
 
 
 class ArrayCache:
@@ -44,8 +44,8 @@ class ArrayCache:
         """
         Args:
             root: The folder of all caches, CACHE.DIR.
-            kind: What the arrays are, in a word, with which the folder's name begins.
-            key: All that the arrays depend on, as JSON values.
+            kind: A word for the arrays, with which the folder's name begins.
+            key: Everything that the arrays depend on, as JSON values.
         """
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = Path(root).expanduser() / f"{kind}-{digest}"
@@ -59,8 +59,8 @@ class ArrayCache:
         """Logs how large a cache will be, and refuses if the disk cannot hold it.
 
         Args:
-            size: Bytes that will be written.
-            what: What they are, in the plural, for messages.
+            size: Number of bytes that will be written.
+            what: A name of the arrays in the plural, for messages.
         """
         write_json(self.folder / "key.json", dict(self.key))
         if size >= 1e8:
@@ -86,13 +86,17 @@ class ArrayCache:
         write_arrays(self.file(name), **arrays)
 
     def read(self, name: str, *array_names: str) -> dict[str, np.ndarray] | None:
-        """The arrays of a file; None if it is absent or damaged.
+        """Reads the arrays of a file.
 
-        They are read whole: a mapped file that is cut short ends the process with SIGBUS.
+        They are read whole: a memory-mapped file that another process cuts short would end this one
+        with SIGBUS.
 
         Args:
             name: Name of the file.
-            array_names: All arrays that it must have; with others it counts as damaged.
+            array_names: Names of the arrays that it must have; with others it counts as damaged.
+
+        Returns:
+            The arrays by name; None if the file is absent or damaged.
         """
         if not self.has(name):
             return None
@@ -107,7 +111,7 @@ class ArrayCache:
             return None
 
     def read_array(self, name: str, array_name: str) -> np.ndarray | None:
-        """One array of a file, without reading the others; None if it is absent or damaged.
+        """Reads one array of a file without the others. Returns None if it is absent or damaged.
 
         Args:
             name: Name of the file.

@@ -1,4 +1,4 @@
-"""What an episode starts from, and the start that TTA.RESET carries from image to image."""
+"""Carries the tuned context from image to image, as TTA.RESET says."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Start:
         """
         Args:
             initial: The start of the first image.
-            context: What the image before this one left, such as (n_ctx, width).
+            context: The context that the image before this one left, such as (n_ctx, width).
         """
         # Unlike the initial context, this one changes from image to image: the text tower runs
         # forward and backward for it.
@@ -77,7 +77,7 @@ class ContinualContext:
         """
         Args:
             initial: The start of the first image, and of every image after a reset.
-            reset_every: The context is reset after so many images; 0 = never.
+            reset_every: Number of images after which the context is reset; 0 = never.
         """
         self.initial = initial
         self.reset_every = reset_every
@@ -85,10 +85,10 @@ class ContinualContext:
         zeros = torch.zeros_like(self.context[None])
         self.moments: Moments = {
             "step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
-        self.images = torch.zeros((), dtype=torch.long)  # so far
+        self.images = torch.zeros((), dtype=torch.long)  # number of images so far
 
     def start_next(self) -> tuple[Start, Moments]:
-        """Where the next image starts, and a copy of AdamW's state there, which the episode
+        """Returns the start of the next image, and a copy of AdamW's state, which the episode
         updates.
         """
         if self.reset_every and int(self.images) % self.reset_every == 0:
@@ -99,7 +99,7 @@ class ContinualContext:
         return Start(self.initial, self.context), moments
 
     def finish(self, adapted: Adapted, moments: Moments) -> None:
-        """Keeps what the image tuned, if all of it is finite.
+        """Keeps the context that the image tuned, if all numbers are finite.
 
         Args:
             adapted: The predictions for the image, with its tuned context.

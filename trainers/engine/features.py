@@ -1,4 +1,4 @@
-"""View features of the test images: encoded from views, or read from the store on disk.
+"""Provides view features of the test images: encodes them, or reads them from the store on disk.
 
 They depend neither on the prompt nor on the method, so all methods, λ and templates on the same
 images share them. An image is known by the digest of its content and by its position in the split,
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 # Positions of the split per file of the store: few files, and little is read for a single image.
 BLOCK = 64
-# Rows of a file. There are more than 64 when images were exchanged or several folders of one name
-# share a store; then those that were added first are dropped.
+# Largest number of rows of a file. It has more than 64 rows when images were exchanged or several
+# folders of one name share a store. Beyond the limit, those that were added first are dropped.
 MOST_ROWS = 4 * BLOCK
-ARRAYS = ("index", "digest", "features")  # of a file: (n,), (n, 16) and (n, V, d)
+ARRAYS = ("index", "digest", "features")  # arrays of a file: (n,), (n, 16) and (n, V, d)
 ENCODE_AT_ONCE = 8  # images whose views are in memory together, besides those that are made ahead
 # Bytes of blocks that stay in memory, for methods that read images in random order.
 MEMORY = 1 << 30
@@ -65,7 +65,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size of the features in bytes."""
         return sum(row.nbytes for row in self.rows.values())
 
 
@@ -105,7 +105,12 @@ class BlockFiles:
         return block
 
     def add(self, number: int, block: Block) -> None:
-        """Adds images to a block's file. What another process has stored in the meantime stays."""
+        """Adds images to a block's file. Images of other processes in it stay.
+
+        Args:
+            number: Number of the block.
+            block: The images to add.
+        """
         if not block.rows:
             return
         digests = [np.frombuffer(self.content[index], np.uint8) for index in block.rows]
@@ -124,7 +129,7 @@ class BlockFiles:
             self.cache.write(block_name(number), **rows)
 
     def other_rows(self, block: Block, index: np.ndarray, digest: np.ndarray) -> list[int]:
-        """The rows of a file that are not of the block's images.
+        """Returns the rows of a file that are not of the block's images.
 
         Args:
             block: The images that will be stored.
@@ -147,11 +152,13 @@ class ViewStore:
     ) -> None:
         """
         Args:
-            cfg: Threads, and the folder of the store: CACHE.DIR, or "" for none.
-            record: What the features depend on: views, weights, precision, device and seed.
+            cfg: The settings, for threads, unreadable images and the folder of the store, which is
+                CACHE.DIR; "" = none.
+            record: The record of the run. The features depend on its views, weights, precision,
+                device and seed.
             data: The images of the run.
-            identity: What these images are.
-            clip: Its backbone encodes the views, as many at once as its budget allows.
+            identity: The content hashes of these images.
+            clip: The model. Its backbone encodes as many views at once as its budget allows.
         """
         self.num_views = int(record.views["count"])
         self.precision = str(record.numerics["precision"])
@@ -186,7 +193,7 @@ class ViewStore:
             self.files = BlockFiles(cache, self.content)
 
     def batches(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
-        """The features of each list of positions, in the given order."""
+        """Yields the features of each list of positions, in the given order."""
         files = self.files
         if files is None:
             return self.encode(wanted)
@@ -235,11 +242,11 @@ class ViewStore:
             yield batch
 
     def encode_image(self, image: Image.Image, index: int) -> Tensor:
-        """Unit features (V, d) of one image, in a thread of the pool.
+        """Encodes one image, in a thread of the pool. Returns unit features (V, d).
 
         Args:
             image: The picture.
-            index: Its position in the split, from which its random views are drawn.
+            index: Position of the image in the split, from which its random views are drawn.
         """
         self.check_unchanged(index)
         views = self.maker(image, index)[None]  # (1, V, 3, S, S)
@@ -249,11 +256,11 @@ class ViewStore:
         return features[0]
 
     def make_views(self, image: Image.Image, index: int) -> Tensor:
-        """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block.
+        """Makes views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block.
 
         Args:
             image: The picture.
-            index: Its position in the split, from which its random views are drawn.
+            index: Position of the image in the split, from which its random views are drawn.
         """
         self.check_unchanged(index)
         views = self.maker(image, index)
@@ -283,7 +290,7 @@ class ViewStore:
         can read every image.
 
         Args:
-            files: Those of this store.
+            files: The files of this store.
             dist: The processes of the run.
         """
         lacking = []
@@ -296,7 +303,8 @@ class ViewStore:
             files.cache.reserve(numbers * self.dtype.itemsize, "view features")
 
         share = lacking[dist.rank :: dist.world]
-        pieces: list[Sequence[int]] = []  # of all blocks, so that the threads never wait for a file
+        # Pieces of all blocks together, so that the threads never wait for a file.
+        pieces: list[Sequence[int]] = []
         for indices in share:
             pieces += batched(indices, ENCODE_AT_ONCE)
         encoded = self.encode(pieces)
@@ -310,7 +318,7 @@ class ViewStore:
         dist.barrier()
 
     def find_lacking(self, files: BlockFiles) -> list[list[int]]:
-        """The positions of the images that the store does not have, block by block."""
+        """Finds the positions of the images that the store does not have, block by block."""
         lacking = []
         for number, indices in self.positions.items():
             stored = files.stored_images(number)
@@ -320,7 +328,7 @@ class ViewStore:
         return lacking
 
     def read(self, files: BlockFiles, indices: Sequence[int]) -> FeatureBatch:
-        """The features of images from the store.
+        """Reads the features of images from the store.
 
         Args:
             files: The store.
@@ -343,10 +351,10 @@ class ViewStore:
         return FeatureBatch(readable, views, bad)
 
     def block(self, files: BlockFiles, number: int) -> Block:
-        """A block from memory or from disk.
+        """Returns a block from memory or from disk.
 
-        What was removed or damaged since is encoded again. So are images that could not be read:
-        that is not stored, because it may be otherwise tomorrow.
+        Features that were removed or damaged since are encoded again. So are images that could not
+        be read: the store does not remember these, because they may be repaired in the meantime.
 
         Args:
             files: The store.
@@ -367,7 +375,7 @@ class ViewStore:
         return self.recent[number]
 
     def as_block(self, batches: Sequence[FeatureBatch]) -> Block:
-        """Encoded images as they are stored."""
+        """Returns encoded images in the form in which they are stored."""
         block = Block()
         for batch in batches:
             features = batch.views.to(self.dtype).cpu().numpy()
@@ -377,10 +385,10 @@ class ViewStore:
 
 
 def store_name(cfg: CfgNode, dataset: Dataset) -> str:
-    """Names the images whose features are kept in the same files.
+    """Returns a name for the images whose features are kept in the same files.
 
-    So a file holds few rows that a run does not need. Two folders may have the same name: rows are
-    found by digest.
+    With a name for each data set, a file holds few rows that a run does not need. Two folders may
+    have the same name, because rows are found by digest.
     """
     name = run_name(type(dataset).__name__, dataset.root, dataset.corruption, dataset.severity)
     return f"{cfg.DATASET.NAME} {name}"

@@ -1,4 +1,4 @@
-"""The Jacobian of the initial prompt: computed once, and kept on disk for later runs."""
+"""Computes the Jacobian of the initial prompt once, and keeps it on disk for later runs."""
 from __future__ import annotations
 
 import hashlib
@@ -15,18 +15,18 @@ from ..vlm.jacobian import TextShape, text_jacobian
 from ..vlm.prompted_clip import PromptedCLIP
 from .cache import ArrayCache
 
-NAME = "jacobian"  # of the array in its folder
+NAME = "jacobian"  # of the file in its folder, and of the array in it
 
 
 def build_jacobian(
     clip: PromptedCLIP, cache_dir: str, key: Mapping[str, object], dist: Distributed,
 ) -> Tensor:
-    """The Jacobian of the initial prompt, read from the cache or computed.
+    """Returns the Jacobian of the initial prompt, read from the cache or computed.
 
     Args:
         clip: Model, classes and context.
-        cache_dir: CACHE.DIR; "" = none.
-        key: What the numbers depend on besides the context.
+        cache_dir: The folder of all caches, CACHE.DIR; "" = none.
+        key: Everything that the numbers depend on besides the context, as JSON values.
         dist: The processes of the run. The main one fills the cache, from which the others read.
 
     Returns:
@@ -45,11 +45,11 @@ def build_jacobian(
 
 
 def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
-    """The Jacobian, read from the cache, or computed and written there.
+    """Reads the Jacobian from the cache, or computes it and writes it there.
 
     Args:
         clip: Model, classes and context.
-        cache: Its folder, which only this context's Jacobian is in.
+        cache: The cache of this context's Jacobian alone.
     """
     cached = cache.read(NAME, NAME)
     if cached is not None:
@@ -62,9 +62,10 @@ def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
 
 
 def compute_jacobian(clip: PromptedCLIP) -> Tensor:
-    """The Jacobian (K, d, n_ctx · width). Predictions depend on whether it is used, by rounding.
+    """Computes the Jacobian (K, d, n_ctx · width).
 
-    So a run that has decided to use it stops where memory runs out.
+    Predictions with it and without it differ by rounding. So a run that has decided to use it stops
+    if memory runs out, and does not go on without it.
     """
     return retry_on_oom(refuse, text_jacobian, clip.encoder, clip.context)
 

@@ -6,14 +6,14 @@ from torch import Tensor
 
 
 class KeyCache:
-    """Image features by predicted class, of each class those of lowest entropy.
+    """Stores image features by predicted class: for each class those of lowest entropy.
 
-    A method may give other numbers than entropies: those of the lowest numbers are kept. The
+    A method may give other numbers than entropies: features of the lowest numbers stay. The
     tensors have a fixed size, so that the state of a run can be saved and restored.
 
     Attributes:
         keys: Image features, (K, capacity, d); zeros in empty slots.
-        entropy: Their entropies, (K, capacity); infinite in empty slots.
+        entropy: Entropies of their predictions, (K, capacity); infinite in empty slots.
         masks: The classes that each image counts for, (K, capacity, K); None = its predicted class.
     """
 
@@ -21,7 +21,7 @@ class KeyCache:
         """
         Args:
             text: Class features (K, d), for their shape, type and device.
-            capacity: Images per class.
+            capacity: Number of slots per class.
             masks: Whether images come with the classes that they count for.
         """
         classes, features = text.shape
@@ -45,11 +45,11 @@ class KeyCache:
         none: an image that is not stored writes again what is there.
 
         Args:
-            feature: Of the image, (d,).
-            entropy: Of its prediction, or another number of which the lowest are kept, ().
-            label: Its predicted class, ().
-            wanted: Whether it may be stored, ().
-            mask: The classes that it counts for, (K,).
+            feature: Feature of the image, (d,).
+            entropy: Entropy of its prediction, or another number of which the lowest stay, ().
+            label: Predicted class of the image, ().
+            wanted: Whether the image may be stored, ().
+            mask: The classes that the image counts for, (K,).
         """
         # The slot to fill: an empty one, whose entropy is infinite, or that of the least certain.
         highest, slot = self.entropy.index_select(0, label[None])[0].max(0)
@@ -62,20 +62,20 @@ class KeyCache:
                 slots.index_copy_(0, position, torch.where(is_stored, new, before))
 
     def near(self, feature: Tensor, sharpness: float) -> Tensor:
-        """e^{−β(1−cos)} of each stored image, (K, capacity); 0 in empty slots.
+        """Returns e^{−β(1−cos)} of each stored image, (K, capacity); 0 in empty slots.
 
         Args:
-            feature: The image to which the stored ones are compared, (d,).
+            feature: Unit feature of the image to which the stored ones are compared, (d,).
             sharpness: β.
         """
         near = (-sharpness * (1 - self.keys @ feature)).exp()
         return torch.where(self.entropy.isfinite(), near, 0)
 
     def votes(self, feature: Tensor, sharpness: float) -> Tensor:
-        """For each class the sum (K,) of e^{−β(1−cos)} over the stored images that count for it.
+        """Returns for each class the sum (K,) of e^{−β(1−cos)} over the images that count for it.
 
         Args:
-            feature: The image to which the stored ones are compared, (d,).
+            feature: Unit feature of the image to which the stored ones are compared, (d,).
             sharpness: β.
         """
         near = self.near(feature, sharpness)
@@ -84,17 +84,21 @@ class KeyCache:
         return near.flatten() @ self.masks.flatten(0, 1).to(near.dtype)
 
     def copy(self, capacity: int) -> KeyCache:
-        """A copy without masks, with at least as many slots."""
+        """Returns a copy without masks.
+
+        Args:
+            capacity: Number of slots per class of the copy, at least as many as here.
+        """
         copy = KeyCache(self.keys[:, 0], capacity)
         copy.keys[:, : self.keys.shape[1]] = self.keys
         copy.entropy[:, : self.keys.shape[1]] = self.entropy
         return copy
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """All that it stores, by name, for `state_tensors` of a method.
+        """Returns all tensors by name, for `state_tensors` of a method.
 
         Args:
-            prefix: Tells the caches of one method apart.
+            prefix: The beginning of the names, which differs between the caches of one method.
         """
         tensors = {f"{prefix}keys": self.keys, f"{prefix}entropy": self.entropy}
         if self.masks is not None:

@@ -1,4 +1,4 @@
-"""What the engine needs to know of a trainer."""
+"""Declares the interface of a method that the engine uses."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Method(Protocol):
 
     @property
     def num_views(self) -> int:
-        """How many views of each image the method uses."""
+        """Number of views of each image that the method uses."""
 
     def adapt(self, views: Tensor) -> Adapted:
         """Predictions for B images, given as unit view features (B, V, d)."""

@@ -40,7 +40,10 @@ class Stopwatch:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Starts."""
+        """
+        Args:
+            device: The device whose work is measured, from now on.
+        """
         self.device = device
         self.started = self.mark()
         self.stopped = self.started
@@ -60,7 +63,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """From start to stop. Waits until a GPU has got there."""
+        """Seconds from start to stop. Waits until a GPU has got there."""
         if not is_gpu(self.device):
             return self.stopped - self.started
         self.stopped.synchronize()
@@ -70,11 +73,12 @@ class Stopwatch:
 class Batch(NamedTuple):
     """Images that are adapted at once.
 
-    A batch lies within one part, so a resumed run has the same.
+    A batch lies within one part, so that a resumed run, which goes on with whole parts, has the
+    same batches.
     """
 
     part: Sequence[int]  # positions in the split of the images of the part
-    indices: Sequence[int]  # those of the batch
+    indices: Sequence[int]  # positions in the split of the images of the batch
 
     @property
     def ends_part(self) -> bool:
@@ -87,10 +91,10 @@ class LaunchedBatch:
     """A batch whose predictions are on the device, where they may still be computed."""
 
     batch: Batch
-    index: Sequence[int]  # of the images that could be read
+    index: Sequence[int]  # positions of the images that could be read
     bad: Mapping[int, str]  # position -> why an image could not be read
     adapted: Adapted
-    part_columns: Mapping[str, Tensor]  # of all images of the part; empty unless it ends here
+    part_columns: Mapping[str, Tensor]  # columns of the whole part; empty unless it ends here
     stopwatch: Stopwatch
 
 
@@ -102,7 +106,7 @@ class Predictor:
         Args:
             trainer: The method with its settings, model and data.
             store: The view features of the images.
-            run_dir: Where finished parts are.
+            run_dir: The folder of the run, with its finished parts.
         """
         self.trainer = trainer
         self.store = store
@@ -111,7 +115,7 @@ class Predictor:
         self.cfg = trainer.cfg
         self.data = trainer.data
         self.device = trainer.numerics.device
-        # When each image comes in an online method's stream, from 0.
+        # Place of each image in an online method's stream, from 0.
         self.position = {index: place for place, index in enumerate(self.data.order)}
 
     @cached_property
@@ -188,7 +192,7 @@ class Predictor:
 
         Args:
             missing: Positions in the split of the images of each missing part.
-            progress: Shows how far the run is.
+            progress: The bar and the curves of the run.
         """
         batches = []
         for part in missing[self.dist.rank :: self.dist.world]:
@@ -201,14 +205,14 @@ class Predictor:
         writer = PartWriter(self, progress)
         features = self.store.batches([batch.indices for batch in batches])
         launched: deque[LaunchedBatch] = deque()
-        strong_views: list[StrongViews] = []  # of the part so far
+        strong_views: list[StrongViews] = []  # strong views of the part so far
         try:
             for batch, batch_features in zip(batches, features, strict=True):
                 launched.append(self.launch(batch, batch_features, strong_views))
                 while len(launched) > batches_ahead:
                     writer.add(launched.popleft())
         except (UserError, KeyboardInterrupt, Terminated):
-            # The device still works: what was launched before is finished and saved.
+            # The device is still computing earlier batches: they are finished and saved.
             while launched:
                 writer.add(launched.popleft())
             raise
@@ -223,8 +227,8 @@ class Predictor:
         Args:
             batch: The images.
             features: The features of their views.
-            strong_views: Those of the batches of the part so far; those of this batch are added.
-                CoTS's temperatures are computed with the last batch, for all images of the part.
+            strong_views: Strong views of the batches of the part so far, to which this batch's are
+                added. CoTS's temperatures are computed with the last batch, for the whole part.
         """
         stopwatch = Stopwatch(self.device)
         names = [self.data.items[index].impath for index in features.index]
@@ -244,7 +248,7 @@ class Predictor:
             batch, features.index, features.bad, adapted, part_columns, stopwatch)
 
     def read(self, launched: LaunchedBatch) -> dict[str, np.ndarray]:
-        """The columns of a batch, copied from the device."""
+        """Copies the columns of a batch from the device, for which the host waits."""
         seconds = launched.stopwatch.seconds
         adapted = launched.adapted.cpu().with_fallback()
         items = [self.data.items[index] for index in launched.index]
@@ -277,13 +281,13 @@ class PartWriter:
     def __init__(self, predictor: Predictor, progress: Progress) -> None:
         """
         Args:
-            predictor: Whose batches are read.
-            progress: Shows how far the run is.
+            predictor: The predictor that launches the batches.
+            progress: The bar and the curves of the run.
         """
         self.predictor = predictor
         self.progress = progress
-        self.rows: list[Columns] = []  # of the part so far
-        self.started = time.perf_counter()
+        self.rows: list[Columns] = []  # columns of each batch of the part so far
+        self.started = time.perf_counter()  # when the last batch had been read
 
     def add(self, launched: LaunchedBatch) -> None:
         """Reads a batch, for which the host waits, and writes its part if it is the last of it."""
@@ -308,7 +312,7 @@ class PartWriter:
 
 
 def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
-    """A method's predictions, checked and complete.
+    """Returns a method's predictions, checked and complete.
 
     An image with a number that is not finite gets its zero-shot prediction.
 
@@ -323,7 +327,7 @@ def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adap
 
 
 def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
-    """A method's predictions, before any number of them has been read from the device.
+    """Returns a method's predictions, before any number of them has been read from the device.
 
     Classes of one name get equal logits. An online method sees its images one by one, so that the
     number of images adapted at once changes nothing.
@@ -335,8 +339,8 @@ def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Ada
     """
     trainer = type(method).__name__
     try:
-        turns = views.split(1) if method.online else [views]
-        adapted = Adapted.join([method.adapt(turn) for turn in turns])
+        batches = views.split(1) if method.online else [views]
+        adapted = Adapted.join([method.adapt(batch) for batch in batches])
         adapted.check_shapes(trainer, len(views), len(method.clip.classnames), names)
         return adapted.with_equal_logits(method.clip.first_of_name)
     except Exception as error:  # a user's own method may raise anything
@@ -348,7 +352,7 @@ def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Ada
 
 
 def place_of(error: Exception) -> str:
-    """The last line of code outside of installed packages that an error came from."""
+    """Returns the last line of code outside of installed packages in an error's traceback."""
     last_line = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if "site-packages" not in frame.filename:

@@ -1,4 +1,4 @@
-"""Distributed runs: which of the processes this is, and the communication between them."""
+"""Connects the processes of a distributed run: rank, broadcast and barrier."""
 from __future__ import annotations
 
 import atexit
@@ -32,11 +32,14 @@ class Distributed:
             atexit.register(dist.destroy_process_group)
 
     def broadcast(self, value: T) -> T:
-        """The main process's value, in all processes.
+        """Returns the main process's value in all processes.
 
-        What all must agree on, such as whether a file exists, is decided by the main process alone.
-        On a network disk others may see it later, and processes that decide otherwise would wait
-        for each other.
+        A fact on which all must agree, such as whether a file exists, is decided by the main
+        process alone. On a network disk others may see the file later, and processes that decide
+        differently would wait for each other forever.
+
+        Args:
+            value: The value. Only the main process's is used; it must be picklable.
         """
         box = [value]  # torch replaces the items of a list
         if self.world > 1:
@@ -65,7 +68,7 @@ def choose_gpu(local_rank: int) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turns the lost connection to a process that has ended into a UserError."""
+    """Turns the error about a lost connection to another process into a UserError."""
     try:
         yield
     except RuntimeError as error:

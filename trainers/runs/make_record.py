@@ -1,4 +1,4 @@
-"""Makes the record of a run from settings, data, model and method, before the model is loaded."""
+"""Makes the record of a run from its settings, data and model files, before the model is loaded."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -53,17 +53,17 @@ class RunFacts:
     Attributes:
         cfg: All settings.
         data: The images.
-        identity: What these images are.
-        num_views: How many views of each image the method uses.
+        identity: The content hashes of these images.
+        num_views: Number of views of each image that the method uses.
         weights: Hash of the backbone's weights.
-        pixels: The backbone's INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, for settings that give some; {}
-            where they are not needed.
+        pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
+            values to compare with; {} otherwise.
         prompt: The prompt that the run starts from.
         source_classes: The trainer's class and those of added terms.
         online: Whether predictions depend on the order of the images.
         tunes_context: Whether the method tunes the context by gradients.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
-        numerics: How numbers are computed.
+        numerics: Device, precision and batches.
     """
 
     cfg: CfgNode
@@ -86,7 +86,7 @@ class PromptFacts:
 
     Attributes:
         hash: Hash of the content of a learnt prompt or of texts; "" for words.
-        protocol: How a learnt prompt was made; None for words and texts.
+        protocol: The protocol by which a learnt prompt was made; None for words and texts.
         templates: The templates that replace PROMPT.CTX_INIT, as they are for this data set.
         form: What the texts of descriptions are read as, sentences or phrases; "" without any.
         learnt_on: The other data set on which a prompt was learnt; "" = this one, or not known.
@@ -100,7 +100,7 @@ class PromptFacts:
 
 
 def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
-    """Facts about the prompt of MODEL.INIT_WEIGHTS.
+    """Returns facts about the prompt of MODEL.INIT_WEIGHTS.
 
     Args:
         cfg: All settings.
@@ -124,7 +124,7 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
 
 
 def make_record(facts: RunFacts) -> RunRecord:
-    """The record of a run, before its model is loaded."""
+    """Makes the record of a run, before its model is loaded."""
     cfg = facts.cfg
     augmix = facts.data.dataset.augmix
     # What `auto` stands for on this device and data set.
@@ -148,12 +148,12 @@ def make_record(facts: RunFacts) -> RunRecord:
 
 
 def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[str, Any]:
-    """Which images were predicted, known by their content.
+    """Returns the section `data`: the images, known by their content.
 
     Args:
         cfg: All settings.
         data: The images.
-        identity: What these images are.
+        identity: The content hashes of these images.
     """
     corrupted = bool(data.dataset.corruption)
     section = {
@@ -175,15 +175,17 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
 def views_section(
     cfg: CfgNode, augmix_by_default: bool, num_views: int, changed: Mapping[str, object],
 ) -> dict[str, Any]:
-    """How views are made. AugMix has no part in the plain view.
+    """Returns the section `views`: how views are made.
+
+    AugMix does not change the plain view, so a single view has no `augmix`.
 
     The size of the views and their normalisation are the backbone's, which its weights fix, unless
     INPUT says otherwise.
 
     Args:
         cfg: All settings.
-        augmix_by_default: What TTA.AUGMIX auto means on the data set.
-        num_views: How many views of each image the method uses.
+        augmix_by_default: Whether TTA.AUGMIX auto means on, on this data set.
+        num_views: Number of views of each image that the method uses.
         changed: The settings that differ from the defaults.
     """
     section: dict[str, Any] = {"pipeline": pipeline(), "count": num_views}
@@ -197,7 +199,7 @@ def views_section(
 
 
 def model_section(cfg: CfgNode, weights: str, prompt: PromptFacts) -> dict[str, Any]:
-    """The weights and the prompt, both known by their content.
+    """Returns the section `model`: the weights and the prompt, both known by their content.
 
     Args:
         cfg: All settings.
@@ -223,7 +225,7 @@ def backbone_family(name: str) -> str:
 
 
 def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
-    """What text features are made from.
+    """Returns the prompt in the section `model`: what text features are made from.
 
     Args:
         cfg: All settings.
@@ -247,11 +249,11 @@ def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
 def method_section(
     cfg: CfgNode, classes: Sequence[type], online: bool, training: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The method with its effective settings and its code.
+    """Returns the section `method`: the method with its effective settings and its code.
 
     Args:
         cfg: All settings.
-        source_classes: The trainer's class and those of added terms.
+        classes: The trainer's class and those of added terms.
         online: Whether predictions depend on the order of the images.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
     """
@@ -273,7 +275,7 @@ def method_section(
 
 
 def method_source(classes: Sequence[type]) -> dict[str, str]:
-    """The source of a method and of the terms that are added to it.
+    """Returns the source of a method and of the terms that are added to it.
 
     Args:
         classes: The method's class and those of added regularisers.
@@ -318,7 +320,7 @@ def stream_section(cfg: CfgNode) -> dict[str, Any]:
 
 
 def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
-    """What a prompt that the run trains itself depends on besides the method's settings.
+    """Returns what a prompt that the run trains itself depends on besides the method's settings.
 
     Args:
         cfg: All settings.
@@ -354,7 +356,7 @@ def hash_of_protocol(record: RunRecord, cfg: CfgNode, stated: Collection[str] = 
 
 
 def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> dict[str, Any]:
-    """How numbers are computed.
+    """Returns the section `numerics`: how numbers are computed.
 
     Whether the Jacobian is used is decided when the model is loaded, from counts and settings.
     Until then it is AUTO, which equals what a run has recorded.
@@ -381,12 +383,13 @@ def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> d
 
 
 def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, list[Any]]:
-    """The settings that differ from the defaults of the method on this data set.
+    """Returns the section `changed`: settings that differ from the method's defaults on this data.
 
-    Data is a column's, and a learnt prompt is stated by `model.prompt.protocol`.
+    Settings of the data are left out, because the section `data` has them and they decide the
+    column of a table, not the row. A learnt prompt is stated by `model.prompt.protocol`.
 
     Args:
-        changed: For each such setting its default and its value.
+        changed: For each changed setting its default and its value.
     """
     section: dict[str, list[Any]] = {}
     for key, (default, value) in changed.items():
@@ -396,7 +399,7 @@ def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, l
 
 
 def names_section(cfg: CfgNode, data: EvalData, prompt: PromptFacts) -> dict[str, str]:
-    """What tables call the method, the data set, the part of it, the backbone and the prompt.
+    """Returns the section `names`: names of method, data set, its part, backbone, prompt in tables.
 
     Args:
         cfg: All settings.

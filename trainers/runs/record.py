@@ -183,13 +183,13 @@ class RunRecord:
         return value
 
     def fields(self, purpose: str, without: str | Sequence[str] = "") -> dict[str, Any]:
-        """What must be equal for a purpose, by field or setting.
+        """Returns what must be equal for a purpose, by field or setting.
 
         Settings of the method are listed one by one. Those in `changed` count by their value
-        alone: whatever the default was, two runs with λ 10 were given λ 10.
+        alone: two runs with λ 10 are equal, whatever the default was.
 
         Args:
-            purpose: One of `PURPOSES`.
+            purpose: A key of PURPOSES.
             without: Settings or fields that may differ, such as the key of a sweep. A field that
                 states such a setting may differ too.
         """
@@ -216,21 +216,21 @@ class RunRecord:
         return values
 
     def key(self, purpose: str, without: str | Sequence[str] = "") -> str:
-        """A text that is equal only for records that are the same for this purpose.
+        """Returns a text that is equal only for records that are the same for this purpose.
 
-        Records of two releases with the same method have other texts, as the code of built-in
-        methods differs: `difference` and `group_records` know that.
+        Records of two releases with the same method have different texts, because the code of the
+        built-in method differs. `difference` and `group_records` take that into account.
 
         Args:
             purpose: A key of PURPOSES.
-            without: Settings that may differ all the same, by their full names.
+            without: Settings that may differ, by their full names.
         """
         return canonical_json(self.fields(purpose, without))
 
     def difference(
         self, other: RunRecord, purpose: str, without: str | Sequence[str] = ""
     ) -> Difference:
-        """The fields and settings that differ for a purpose, each with the value of both records.
+        """Returns the fields and settings that differ for a purpose, each with both values.
 
         The code of a built-in method is compared within one version of this package. Between
         versions `numerics.engine` decides, which is raised whenever predictions change.
@@ -238,7 +238,7 @@ class RunRecord:
         Args:
             other: The record to compare with.
             purpose: A key of PURPOSES.
-            without: Settings that may differ all the same, by their full names.
+            without: Settings that may differ, by their full names.
 
         Returns:
             Empty if the records are the same for the purpose.
@@ -269,7 +269,7 @@ class RunRecord:
         return self.renamed({}) == other.renamed({})
 
     def renamed(self, names: Mapping[str, str]) -> RunRecord:
-        """The same run under other names."""
+        """Returns the record of the same run with other names."""
         return replace(self, names=dict(names))
 
     @property
@@ -300,7 +300,7 @@ class RunRecord:
 
 
 def fields_that_state(key: str) -> list[str]:
-    """The fields that hold the value of a setting, such as `views.count` for TTA.VIEWS.
+    """Returns the fields that hold the value of a setting, such as `views.count` for TTA.VIEWS.
 
     The fields of a stream depend on each other: only a correlated order has a correlation.
     """
@@ -344,10 +344,10 @@ def group_records(
     """Groups items whose records are the same for a purpose, in order of first appearance.
 
     Args:
-        items: Anything that has a record, such as runs.
+        items: Objects that have a record, such as runs.
         purpose: A key of PURPOSES.
-        record_of: Returns the record of an item.
-        without: Settings that may differ all the same, by their full names.
+        record_of: A function that returns the record of an item.
+        without: Settings that may differ, by their full names.
     """
     if isinstance(without, str):
         without = [without]
@@ -375,7 +375,7 @@ def group_records(
 
 
 def describe_difference(difference: Difference) -> str:
-    """What differs, in words: `TTA.VIEWS was 64, is 16; weights was 'a1…', is 'b2…'`.
+    """Says what differs: `TTA.VIEWS was 64, is 16; weights was 'a1…', is 'b2…'`.
 
     The first record of the difference is the earlier one.
     """
@@ -386,7 +386,7 @@ def describe_difference(difference: Difference) -> str:
 
 
 def shown_value(value: object) -> str:
-    """A value in a message: hashes are cut, absent values are called so."""
+    """Returns a value as messages state it: long ones are cut, and None is `absent`."""
     if value is None:
         return "absent"
     if isinstance(value, Mapping):
@@ -398,18 +398,20 @@ def shown_value(value: object) -> str:
 
 
 def value_label(value: Any) -> Any:
-    """A value of `changed` as a label states it: of a file its label."""
+    """Returns a value of `changed` as a label states it: for a file, the file's label."""
     if isinstance(value, Mapping):
         return value.get("label") or "-".join(str(part) for part in value.values())
     return value
 
 
 def comparable_sources(first: Any, second: Any) -> tuple[Any, Any]:
-    """Two sources without what may differ between releases of this package: its own files.
+    """Returns the parts of two sources that are compared.
+
+    Between releases of this package its own files differ, so that only those of plugins count.
 
     Args:
-        first: `method.source` of a record.
-        second: That of the other record.
+        first: The field `method.source` of a record.
+        second: The field `method.source` of the other record.
     """
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return first, second
@@ -419,13 +421,13 @@ def comparable_sources(first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def canonical_json(value: object) -> str:
-    """JSON that is equal for equal values, whatever the order of keys; tuples count as lists."""
+    """Returns JSON that is equal for equal values: keys are sorted, and tuples count as lists."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False,
                       default=plain_json)
 
 
 def plain_json(value: object) -> object:
-    """Values that JSON does not know: mappings and sequences of other types."""
+    """Converts values that JSON does not know: mappings and sequences of other types."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -436,15 +438,17 @@ def plain_json(value: object) -> object:
 def hashes_of_files(
     folder: Path, results: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, str]:
-    """What ties the files of a finished run to each other.
+    """Returns the hashes that results.json has of the files of a finished run, itself included.
+
+    A file of another run, or one that was edited, has another hash.
 
     Args:
-        folder: Folder of the run.
+        folder: The folder of the run.
         results: The content of its results.json, without these hashes.
-        names: Names of the other files.
+        names: The names of the other files.
 
     Returns:
-        For each file the hash of its content. That of results.json is the one of `results`.
+        For each file the hash of its content; for results.json that of `results`.
     """
     hashes = {RESULTS_FILE: results_hash(results)}
     for name in names:
@@ -453,9 +457,9 @@ def hashes_of_files(
 
 
 def results_hash(results: Mapping[str, Any]) -> str:
-    """The hash of what results.json says, without the hashes in it."""
+    """The hash of the content of results.json, without the hashes in it."""
     content = {name: value for name, value in results.items() if name != "files"}
-    # As it is read again: numbers and texts, whatever they were before.
+    # The values as they are when they are read from the file: a tuple, for one, is a list there.
     plain = json.loads(json.dumps(content))
     return hashlib.sha256(canonical_json(plain).encode(errors="surrogatepass")).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Runs of version 1.0: their files have no record, so it is derived from results and settings.
+"""Derives the record of a run of version 1.0, which wrote none, from its results and settings.
 
 Reports read these runs. They are not resumed. Images were not known by content then, so two of
 these runs share images only if they were made on the same list.
@@ -37,18 +37,18 @@ from ..registry import (
 from ..vlm.openai import PUBLISHED_WEIGHTS
 from .record import UNKNOWN_IMAGES, RunRecord, content_hash
 
-IMAGES = "1.0:"  # before the hash of the list of images
+IMAGES = "1.0:"  # prefix of the hash of a list of images
 # Settings that have a place of their own in a record, outside `method.settings`.
 ELSEWHERE = ("PROMPT.", "MODEL.", "INPUT.", "TEST.", "TTA.VIEWS", "TTA.AUGMIX", "TTA.RESET")
 LARGEST_NUMBER = 2**64
 
 
 def record_of_1_0(results: Mapping[str, Any], settings: Mapping[str, Any]) -> RunRecord:
-    """The record of a run that was made with version 1.0.
+    """Derives the record of a run that was made with version 1.0.
 
     Args:
         results: The content of results.json, checked.
-        settings: The content of config.yaml as flat `KEY: value` pairs.
+        settings: The content of config.yaml, each value by its full key.
     """
     run = Run10(results, settings)
     compared = run.compared()
@@ -74,7 +74,7 @@ class Run10:
         self.dataset = str(results["dataset"])
         fingerprint = results.get("fingerprint")
         self.fingerprint = fingerprint if isinstance(fingerprint, dict) else {}
-        # That of a folder of images in results.json is longer than the registered name.
+        # For a folder of images, the name in results.json is longer than the registered one.
         self.registered_dataset = str(settings.get("DATASET.NAME") or self.dataset)
         self.prompt_path = str(settings.get("MODEL.INIT_WEIGHTS") or "")
 
@@ -109,7 +109,7 @@ class Run10:
         return 0
 
     def subset(self) -> str:
-        """What part of the data set was used, in words; "" for all of it."""
+        """The part of the data set that was used, in words; "" for all of it."""
         words = []
         classes = self.settings.get("DATASET.SUBSAMPLE_CLASSES")
         if classes not in (None, "", "all"):
@@ -292,7 +292,8 @@ def augmix_default(dataset: str) -> str:
 
 @cache
 def defaults_of(trainer: str, dataset: str) -> Mapping[str, Any]:
-    """Every setting of a method on a data set by its full name, from the files in configs/."""
+    """Returns every setting of a method on a data set by its full key, from the files in configs/.
+    """
     settings = dict(default_settings(trainer, parse_run_name(dataset)[0]))
     if settings.get("TTA.AUGMIX") == "auto":
         settings["TTA.AUGMIX"] = augmix_default(dataset)
@@ -300,7 +301,7 @@ def defaults_of(trainer: str, dataset: str) -> Mapping[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any], trainer: str) -> dict[str, Any]:
-    """The settings in which the rows of a table may differ."""
+    """Returns the settings in which the rows of a table may differ."""
     branches = {method_key(branch_of(trainer)), "name", "regularisers", *added_terms(settings)}
     values = {}
     for key in effective_rows(settings, trainer):
@@ -319,10 +320,10 @@ def is_zero_shot(key: str) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """config.yaml of a 1.0 run as flat `KEY: value` pairs, each of the type of its default.
+    """Reads config.yaml of a 1.0 run: each value by its full key, in the type of its default.
 
     Raises:
-        DataError: If it is not plain yaml, or a value does not have the type of its key.
+        DataError: If the file is not plain yaml, or a value does not have the type of its key.
     """
     try:
         settings = dict(flatten(read_yaml(path)))

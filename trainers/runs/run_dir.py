@@ -1,4 +1,4 @@
-"""The folder of a run: record, settings, log, and predictions in parts until it has results."""
+"""Reads and writes the folder of a run: record, settings, log, predictions in parts, results."""
 from __future__ import annotations
 
 import json
@@ -41,16 +41,16 @@ from .record import (
 logger = logging.getLogger(__name__)
 
 Results = dict[str, Any]
-Columns = Mapping[str, np.ndarray]  # of predictions, by name
+Columns = Mapping[str, np.ndarray]  # columns of predictions by name
 
 # Columns of every method in parts and in predictions.npz, with a row for each predicted image.
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}
 # Columns of parts alone, with a row for each batch or for each image that could not be read.
 BATCH_COLUMNS = {"seconds", "adapt_seconds", "peak_bytes", "bad_index", "bad_reason"}
-STATE = "state.npz"  # of an online method
+STATE = "state.npz"  # the state of an online method
 LISTING = "listing.json"  # the images of an unfinished run, to say what has changed
 RECORD_ID = "run"  # array in parts and states: the id of the record that they belong to
-TIED_FILES = ("predictions.npz", "config.yaml")  # whose hashes are in results.json
+TIED_FILES = ("predictions.npz", "config.yaml")  # files whose hashes are in results.json
 RUN_FILES = (FILE_NAME, "config.yaml", "log.txt", "predictions.npz", RESULTS_FILE)
 RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.npz")
 # What a run writes into `parts`, and files that writing leaves when a process is killed.
@@ -73,11 +73,13 @@ class AskedRun:
     """A run that is asked for, before anything is known of its folder.
 
     Attributes:
-        record: What its predictions depend on.
-        listing: Columns `index`, `image` and `label` of its images.
-        config: Content of config.yaml.
-        overwrite: Whether it starts again in the folder of another run.
-        log_name: Name of its log; "" for none, or where another program, such as Dassl, writes it.
+        record: The record, which states what the predictions depend on.
+        listing: Columns `index`, `image` and `label` of the images: position in the split,
+            identity and class.
+        config: The content of config.yaml.
+        overwrite: Whether the run starts again in the folder of another run.
+        log_name: The name of the log file; "" for none, or where another program, such as Dassl,
+            writes it.
     """
 
     record: RunRecord
@@ -89,7 +91,7 @@ class AskedRun:
 
 @dataclass(frozen=True)
 class FolderState:
-    """What a folder holds, before a run works in it.
+    """The content of a folder before a run works in it.
 
     Attributes:
         record: Record of the run that was started or finished there; None if there is none.
@@ -113,16 +115,16 @@ class RunDir:
 
     Attributes:
         path: The folder.
-        parts: The folder of what is computed until the run is done.
-        record: Record of the run. One that is continued has the decisions that it began with.
-        results: Results of a finished run; None while it is not.
+        parts: The folder of the parts, which goes when the run is done.
+        record: The record of the run. A continued run has the decisions that it began with.
+        results: The results of a finished run; None while it is unfinished.
     """
 
     def __init__(self, path: Path, record: RunRecord) -> None:
         """
         Args:
             path: The folder, which need not exist.
-            record: What the predictions of the run depend on.
+            record: The record, which states what the predictions depend on.
         """
         self.path = path
         self.parts = path / "parts"
@@ -164,10 +166,11 @@ class RunDir:
             yield self
 
     def enter(self, stack: ExitStack, asked: AskedRun) -> None:
-        """In the main process: refuses, or locks the folder unless its run is finished.
+        """Refuses the folder, or locks it unless its run is finished. The main process calls it.
 
         Args:
-            stack: Is left when the run ends: it releases the lock and removes an empty folder.
+            stack: The context that the run leaves at its end. It then releases the lock and removes
+                an empty folder.
             asked: The run that is asked for.
         """
         path = self.path
@@ -224,10 +227,10 @@ class RunDir:
         write_json(self.parts / LISTING, rows)
 
     def accept_changed_images(self, asked: AskedRun) -> None:
-        """Continues with images of which some have changed before they were predicted.
+        """Continues with a list in which some images have changed that were not predicted yet.
 
-        Finished parts get the id of the new record. Those that a kill leaves with the other id are
-        computed again.
+        Finished parts get the id of the new record. If the process is killed here, parts that still
+        have the old id are computed again.
         """
         # The record comes last: until it is written the folder is that of the run as it began.
         new_record = replace(self.record, data=asked.record.data)
@@ -244,7 +247,11 @@ class RunDir:
     def decide(self, dist: Distributed, **numerics: object) -> None:
         """Records decisions about numerics that were still open: the main process's, for all.
 
-        A run that is continued has them recorded, and computes as it began.
+        A continued run has them recorded, and computes as it began.
+
+        Args:
+            dist: The processes of the run.
+            numerics: The decisions by their name in the section `numerics`, such as `jacobian`.
         """
         still_open = {}
         for name, value in numerics.items():
@@ -259,7 +266,11 @@ class RunDir:
 
     @contextmanager
     def removing_new_files(self, existing: set[str]) -> Iterator[None]:
-        """A run that a user error stops before it has computed anything removes what it wrote."""
+        """Removes what this run wrote if a user error stops it before it has computed anything.
+
+        Args:
+            existing: The names of the files that were there before.
+        """
         had_parts = self.has_parts
         try:
             yield
@@ -290,11 +301,15 @@ class RunDir:
     def finish(self, results: Results, config: str) -> Results:
         """Marks the run as done and removes the parts, which have become predictions.npz.
 
-        The order matters for a run that is killed here: parts go when complete results are there.
+        The order matters if the process is killed here: parts are removed only when complete
+        results have been written.
 
         Args:
             results: Facts and metrics.
-            config: Content of config.yaml, which is written again if it was removed.
+            config: The content of config.yaml, which is written again if it was removed.
+
+        Returns:
+            The results as they were written.
         """
         if not (self.path / "config.yaml").is_file():
             files.write_text(self.path / "config.yaml", config)
@@ -313,7 +328,7 @@ class RunDir:
         return results
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """A finished run that is called again with other labels gets the new names, nothing else.
+        """Gives a finished run that is called again with other labels the new names, nothing else.
 
         results.json is the file that counts, so it is written first. Names in record.json and
         predictions.npz may be older.
@@ -351,7 +366,7 @@ class RunDir:
     def cleanup(self) -> None:
         """Removes what a process that was killed at the end of a run left next to its results."""
         if self.parts.exists() or FolderLock(self.path).path.exists():
-            # Not while its owner is just finishing it.
+            # The lock shows that no other process is just finishing the run.
             with suppress(UserError), FolderLock(self.path).held():
                 self.remove_parts()
 
@@ -361,7 +376,7 @@ class RunDir:
         """Joins all parts into predictions.npz, ordered by image.
 
         Args:
-            parts: For each part the positions of its images in the split.
+            parts: The positions in the split of the images of each part.
             images: Facts about all images of the run: `index`, and columns to add, such as `image`.
             text: Class features (K, d) of the initial prompt: with them no later analysis needs the
                 model.
@@ -409,7 +424,14 @@ class RunDir:
         write_arrays(self.part_file(indices), **{**columns, RECORD_ID: record_id})
 
     def read_part(self, indices: Sequence[int]) -> dict[str, np.ndarray] | None:
-        """A part's columns; None if it is absent, damaged, of another run, or of other images."""
+        """Reads a part's columns.
+
+        Args:
+            indices: Positions of the part's images in the split.
+
+        Returns:
+            None if the part is absent, damaged, of another run, or of other images.
+        """
         columns = self.read_own_arrays(self.part_file(indices), "computed again")
         if columns is None or not set(columns) >= COLUMNS | BATCH_COLUMNS:
             return None
@@ -430,10 +452,10 @@ class RunDir:
         write_arrays(self.parts / STATE, parts=np.array(parts), **state)
 
     def read_state(self, most: int) -> tuple[int, dict[str, np.ndarray]]:
-        """The saved state of an online method.
+        """Reads the saved state of an online method.
 
         Args:
-            most: The number of parts that are there.
+            most: The number of finished parts.
 
         Returns:
             The number of parts that the state follows, and the state; (0, {}) if it is absent,
@@ -449,11 +471,14 @@ class RunDir:
         return parts, state
 
     def read_own_arrays(self, path: Path, consequence: str) -> dict[str, np.ndarray] | None:
-        """The arrays of a file of this run; None if it is absent, damaged, or of another run.
+        """Reads the arrays of a file of this run.
 
         Args:
             path: The file.
             consequence: Words that complete "so it is …" in the log.
+
+        Returns:
+            The arrays by name; None if the file is absent, damaged, or of another run.
         """
         if not path.is_file():
             return None
@@ -475,7 +500,7 @@ def concatenate(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
     used if every part that has images has it.
 
     Args:
-        parts: For each part its columns by name, each of shape (images of the part, ...).
+        parts: The columns of each part by name, each of shape (images of the part, ...).
 
     Returns:
         The columns by name, each of shape (all images, ...).
@@ -496,7 +521,7 @@ def concatenate(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
 
 
 def inspect_folder(path: Path, has_shared_log: bool = False) -> FolderState:
-    """What a folder holds: nothing, a run, a run of another release, or somebody else's files.
+    """Finds out what a folder holds: nothing, a run, a run of another release, or foreign files.
 
     Args:
         path: The folder.
@@ -561,21 +586,21 @@ def remove_folder(folder: Path) -> None:
 
 
 def is_named(file: Path, pattern: re.Pattern[str]) -> bool:
-    """Whether a file has a name of a pattern, or a kill left it when such a file was written.
+    """Whether a file has a name of a pattern, or is the unfinished version of such a file.
 
     Args:
         file: The file.
-        pattern: What the whole name must match.
+        pattern: The pattern that the whole name must match.
     """
     return pattern.fullmatch(file.name) is not None or is_unfinished(file, pattern)
 
 
 def is_unfinished(file: Path, pattern: re.Pattern[str]) -> bool:
-    """Whether a kill left this when a file with a name of a pattern was written.
+    """Whether a file is what a killed process left of a file with a name of a pattern.
 
     Args:
         file: The file; writing uses names such as `.results.json.4711-0a1b2c3d.part`.
-        pattern: What the whole name of the file that was to be written must match.
+        pattern: The pattern that the whole name of the finished file must match.
     """
     unfinished = UNFINISHED_FILE.fullmatch(file.name)
     return unfinished is not None and pattern.fullmatch(unfinished.group(1)) is not None
@@ -590,12 +615,12 @@ def has_parts(folder: Path) -> bool:
 
 
 def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> FolderState:
-    """The state of a folder with complete results: its files must belong together.
+    """Returns the state of a folder with complete results. Its files must belong together.
 
     Args:
         path: The folder.
-        results: Content of its results.json.
-        record: Its record.json; None if that is missing or damaged.
+        results: The content of its results.json.
+        record: The content of its record.json; None if that is missing or damaged.
     """
     if "fingerprint" in results and "record" not in results:  # as version 1.0 wrote it
         return FolderState(refusal=older_release(path), is_run=True)
@@ -608,21 +633,24 @@ def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> 
     return FolderState(record=finished, results=results, is_run=True)
 
 
-def broken_tie(path: Path, results: Mapping[str, Any], beside: RunRecord | None) -> str:
-    """Which file of a finished run belongs to another run or was edited, in words; "" if none.
+def broken_tie(path: Path, results: Mapping[str, Any], record_file: RunRecord | None) -> str:
+    """Says which file of a finished run belongs to another run or was edited.
 
     Args:
-        path: Folder of the run.
-        results: Content of its results.json.
-        beside: Its record.json; None if that is missing or damaged.
+        path: The folder of the run.
+        results: The content of its results.json.
+        record_file: The content of its record.json; None if that is missing or damaged.
+
+    Returns:
+        The file and the fault in words; "" if there is none.
     """
     try:
         record = RunRecord.from_json(results.get("record"))
     except ValueError as error:
         return f"{RESULTS_FILE} cannot be used, because {error}"
-    if beside is None:
+    if record_file is None:
         return f"{FILE_NAME} is missing or damaged"
-    if not record.is_same_run(beside):
+    if not record.is_same_run(record_file):
         return f"{FILE_NAME} is not that of {RESULTS_FILE}"
     hashes = results.get("files")
     if not isinstance(hashes, dict):
@@ -642,7 +670,7 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
 
     Args:
         path: The folder.
-        state: What it holds.
+        state: The content of the folder, as `inspect_folder` returns it.
         asked: The run that is asked for.
     """
     if state.refusal:
@@ -668,7 +696,7 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
         "data.classes",
         "data.groups",
     }
-    parts = []
+    reasons = []
     if image_fields & difference.keys():
         changes = describe_images(path, state.record, state.results is not None, asked.listing)
         if "data.classes" in difference:
@@ -677,10 +705,10 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
             changes.append("groups of the images differ")
         if not changes:
             changes.append("other images, or another order of them")
-        parts.append(f"was made with other data: {', '.join(changes)}")
+        reasons.append(f"was made with other data: {', '.join(changes)}")
     if "model.weights" in difference:
         weights = describe_difference({"weights": difference["model.weights"]})
-        parts.append(f"was made with other weights: {weights}")
+        reasons.append(f"was made with other weights: {weights}")
     if state.record.method["trainer"] != asked.record.method["trainer"]:
         # The code, settings and views of another method differ too: its name says it all.
         for name in list(difference):
@@ -688,23 +716,23 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
                 del difference[name]
     if "method.source" in difference:
         trainer = asked.record.method["trainer"]
-        parts.append(f"was made with other code of {trainer}: the method was edited since")
+        reasons.append(f"was made with other code of {trainer}: the method was edited since")
     named = {*image_fields, "model.weights", "method.source"}
     others = {name: pair for name, pair in difference.items() if name not in named}
     if others:
-        parts.append(f"holds a run with other settings ({describe_difference(others)})")
-    raise ConfigError(f"{path} {'; it '.join(parts)}. {REMEDY}")
+        reasons.append(f"holds a run with other settings ({describe_difference(others)})")
+    raise ConfigError(f"{path} {'; it '.join(reasons)}. {REMEDY}")
 
 
 def changed_positions(path: Path, listing: Columns) -> set[int]:
-    """Positions in the split of the images that have changed since an unfinished run began.
+    """Finds the positions in the split of the images that have changed since a run began.
 
     Args:
         path: Folder of the run.
         listing: Columns `index`, `image` and `label` of the images that are asked for.
 
     Returns:
-        Empty if images were added or removed, or if the run's list cannot be read.
+        The positions; empty if images were added or removed, or if the run's list cannot be read.
     """
     try:
         before = {row[0]: row for row in read_json(path / "parts" / LISTING) or []}
@@ -750,13 +778,16 @@ def listing_rows(listing: Columns) -> list[list[Any]]:
 def describe_images(
     path: Path, record: RunRecord, is_finished: bool, listing: Columns,
 ) -> list[str]:
-    """How the images that are asked for differ from those of a run, in words.
+    """Says how the images that are asked for differ from those of a run.
 
     Args:
         path: Folder of the run.
         record: Record of the run.
         is_finished: Whether the run has predictions.npz; otherwise it has a list of its images.
         listing: Columns `index`, `image` and `label` of the images that are asked for.
+
+    Returns:
+        A list of phrases such as "12 images changed".
     """
     before: Counter[tuple[str, int]] = Counter()
     with suppress(Damaged, KeyError, TypeError, ValueError):  # a damaged list: nothing is known
@@ -788,7 +819,7 @@ def describe_images(
 
 
 def labelled_images(rows: Sequence[Sequence[Any]]) -> Counter[tuple[str, int]]:
-    """How often each picture, whichever copy of it, is there with each label."""
+    """Counts how often each picture, whichever copy of it, is there with each label."""
     images: Counter[tuple[str, int]] = Counter()
     for _, image, label in rows:
         images[image[: 2 * CONTENT_BYTES], label] += 1  # two hexadecimal digits for each byte
@@ -796,7 +827,7 @@ def labelled_images(rows: Sequence[Sequence[Any]]) -> Counter[tuple[str, int]]:
 
 
 def images_of(labelled: Mapping[tuple[str, int], int]) -> Counter[str]:
-    """How often each picture is there."""
+    """Counts how often each picture is there, with any label."""
     images: Counter[str] = Counter()
     for (image, _), number in labelled.items():
         images[image] += number
@@ -804,7 +835,7 @@ def images_of(labelled: Mapping[tuple[str, int], int]) -> Counter[str]:
 
 
 def older_release(path: Path) -> str:
-    """Why no run may work in the folder of a run of version 1.0."""
+    """The line that says why no run may work in the folder of a run of version 1.0."""
     return (f"{path} holds a run of promptcal 1.0, which this version does not continue; reports "
             f"still read it. {REMEDY}")
 

@@ -1,4 +1,4 @@
-"""The metrics of a run in percent, the tables that show them, and what computed them."""
+"""Makes the metrics of a run in percent, the tables that show them, and facts about the machine."""
 from __future__ import annotations
 
 import platform
@@ -31,7 +31,9 @@ OPTIONAL = {"numba": "numba", "open_clip": "open_clip_torch", "transformers": "t
 
 
 def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
-    """Accuracy, mean confidence, over-confidence (their difference), ECE and ACE in percent.
+    """Computes accuracy, mean confidence, over-confidence, ECE and ACE in percent.
+
+    Over-confidence is the mean confidence minus the accuracy.
 
     Args:
         logits: Logits of N images, (N, K).
@@ -49,7 +51,7 @@ def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, f
 
 
 def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float]:
-    """The method's metrics, and with the prefix `zero_shot_` those before adaptation.
+    """Computes the method's metrics, and with the prefix `zero_shot_` those before adaptation.
 
     Args:
         predictions: Columns `label` (N,), `logits` and `zero_shot_logits` (N, K).
@@ -66,11 +68,14 @@ def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float
 
 
 def summarise(columns: Mapping[str, np.ndarray], bins: int) -> dict[str, object]:
-    """What results.json says of a run's predictions: counts, metrics and times.
+    """Computes what results.json says of a run's predictions: counts, metrics and times.
 
     Args:
-        columns: All columns that were computed for the images of the run.
+        columns: The columns of all parts, those of batches included.
         bins: Number of bins of ECE and ACE.
+
+    Returns:
+        Metrics in percent, times in seconds, memory in bytes.
     """
     n = len(columns["index"])
     seconds = float(columns["seconds"].sum())
@@ -90,7 +95,7 @@ def summarise(columns: Mapping[str, np.ndarray], bins: int) -> dict[str, object]
 
 
 def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
-    """Metrics as Dassl prints them and CoOp's parse_test_res.py finds them.
+    """Returns metrics as Dassl prints them and as CoOp's parse_test_res.py finds them.
 
     Args:
         results: Metrics in percent by name.
@@ -100,7 +105,7 @@ def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
 
 
 def result_block(results: Mapping, trained: bool) -> str:
-    """What parse_test_res.py reads in a log.txt, and a readable table.
+    """Returns the lines that parse_test_res.py reads in a log.txt, and a readable table.
 
     Args:
         results: Results of a finished run.
@@ -118,7 +123,9 @@ def result_block(results: Mapping, trained: bool) -> str:
 
 
 def baseline_label(results: Mapping) -> str:
-    """What the predictions before tuning are: zero-shot, or those of the prompt it started from."""
+    """The label of the predictions before tuning: zero-shot, or the prompt that the run started
+    from.
+    """
     method = method_info(results["trainer"])
     if not results["init_weights"] or method.trained:
         return method_info(ZERO_SHOT).label
@@ -152,7 +159,11 @@ def backbone_name_of(results: Mapping) -> str:
 
 
 def rows_of(results: Mapping) -> dict[str, str]:
-    """The rows that a run adds to a table, by label, and the prefix of their keys in its results.
+    """Returns the rows that a run adds to a table below the one of zero-shot CLIP.
+
+    Returns:
+        For the label of each row the prefix of its metrics in the run's results; {} for a zero-shot
+        run, which adds none.
     """
     method = method_info(results["trainer"])
     if method.zero_shot:
@@ -199,12 +210,12 @@ def record_of(results: Mapping) -> RunRecord:
 
 
 def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> str:
-    """The values of one setting, each with the mean over its seeds.
+    """Returns a table of the values of one setting, each with the mean over its seeds.
 
     Args:
         key: The setting.
-        values: Its value in each run; those of one value follow each other.
-        runs: The results.
+        values: The value of the setting in each run; runs of one value follow each other.
+        runs: The results of the runs.
     """
     runs_by_value: dict[str, list[Mapping]] = {}
     for value, results in zip(values, runs, strict=True):
@@ -242,11 +253,11 @@ def seed_words(runs: Sequence[Mapping]) -> str:
 
 
 def mean_cells(label: str, runs: Sequence[Mapping], prefix: str) -> list[str]:
-    """A row of means over runs, with deviations if there are several that are not all equal.
+    """Returns a row of means over runs, with standard deviations unless all runs are equal.
 
     Args:
         label: The first cell.
-        runs: Results, one per seed.
+        runs: The results, one per seed.
         prefix: Prefix of the metrics: `zero_shot_`, or "" for the method's.
     """
     if len(runs) == 1:
@@ -271,7 +282,7 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
     Args:
         runs: The results. Where images could not be read, the runs of several seeds may differ in
             their number.
-        seeds: What to say of the seeds.
+        seeds: Words about the seeds, such as "seed 0".
     """
     first = runs[0]
     datasets = ", ".join(dict.fromkeys(dataset_label(results) for results in runs))
@@ -290,7 +301,7 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
 
 
 def settings_of(runs: Sequence[Mapping], but: str = "") -> str:
-    """The settings that are not defaults and that all runs share, in words, for a caption.
+    """Returns the settings that are not defaults and that all runs share, in words, for a caption.
 
     Args:
         runs: The results.
@@ -305,11 +316,14 @@ def settings_of(runs: Sequence[Mapping], but: str = "") -> str:
 
 
 def failure_lines(results: Mapping, whose: str = "") -> list[str]:
-    """Lines below a table on images that have no prediction of the method; [] without such images.
+    """Returns lines below a table about images that have no prediction of the method.
 
     Args:
-        results: Of a run.
-        whose: Which run it is, where a table has several; "" for the only one.
+        results: The results of a run.
+        whose: The name of the run in the lines, where a table has several; "" for the only one.
+
+    Returns:
+        Empty if all images have one.
     """
     lines = []
     if results["flagged"]:
@@ -323,7 +337,8 @@ def failure_lines(results: Mapping, whose: str = "") -> list[str]:
 
 
 def result_table(runs: Sequence[Mapping]) -> str:
-    """The final table of runs on the same images: the predictions before tuning, then each method.
+    """Returns the table of runs on the same images: the predictions before tuning, then each
+    method.
     """
     first = runs[0]
     body = [cells_of(baseline_label(first), first, "zero_shot_")]
@@ -339,7 +354,7 @@ def result_table(runs: Sequence[Mapping]) -> str:
 
 
 def cells_of(label: str, results: Mapping, prefix: str) -> list[str]:
-    """A row of the final table.
+    """Returns a row of the final table.
 
     Args:
         label: The first cell.
@@ -357,11 +372,11 @@ def aligned(body: Sequence[Sequence[str]]) -> str:
 
 
 def environment(device: torch.device, gpu_name: str) -> dict[str, object]:
-    """Versions and hardware, for results.json.
+    """Returns versions and hardware, for results.json.
 
     Args:
         device: The device that the run computes on.
-        gpu_name: Its product name; "" for a CPU.
+        gpu_name: The product name of the GPU; "" for a CPU.
     """
     name = gpu_name or platform.processor() or platform.machine()
     packages = list(PACKAGES)
@@ -379,7 +394,7 @@ def environment(device: torch.device, gpu_name: str) -> dict[str, object]:
 
 
 def plugin_modules(cfg: CfgNode) -> dict[str, str]:
-    """The modules outside this package that the method and the data set of a run come from.
+    """Returns the modules outside this package that a run's method and data set come from.
 
     Returns:
         For each plugin by its name the module, which is what `--plugin` takes.

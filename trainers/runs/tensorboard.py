@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run: curves while it runs, then its settings and final metrics.
+"""Writes what TensorBoard shows of a run: curves, then its settings and final metrics.
 
 A run has two event folders, `tensorboard/tuned` and `tensorboard/zero-shot`, with curves of the
 same names. TensorBoard draws curves of one name in one chart, so each chart compares both.
@@ -40,7 +40,7 @@ from .record import RunRecord
 from .run_dir import Columns
 from .summary import result_table
 
-POINTS = 50  # of a curve, at most, besides those at the ends of parts
+POINTS = 50  # largest number of points of a curve, besides those at the ends of parts
 
 # Names of curves. TensorBoard sorts charts by name: these come before those of the losses, in this
 # order.
@@ -75,7 +75,7 @@ class ScalarWriter:
 
         Args:
             scalars: The points by the name of their curve.
-            step: Where they lie on the x axis: the number of images so far.
+            step: Position on the x axis, the number of images so far.
         """
         with writing(self.folder):
             if self.writer is None:
@@ -98,7 +98,12 @@ class RunningMetrics:
         return len(self.correct)
 
     def add(self, logits: np.ndarray, label: np.ndarray) -> None:
-        """Adds images, given by their logits (N, K) and their classes (N,)."""
+        """Adds images.
+
+        Args:
+            logits: Logits of N images, (N, K).
+            label: Classes of the images, (N,).
+        """
         confidence, correct = top_class(logits, label)
         self.confidence = np.append(self.confidence, confidence)
         self.correct = np.append(self.correct, correct)
@@ -128,16 +133,16 @@ class Progress(AbstractContextManager["Progress"]):
         """
         Args:
             run_dir: Folder of the run.
-            total: Number of its images.
+            total: Number of images of the run.
             bins: Number of bins of ECE.
             trainer: Registered name of the method.
-            finished: The parts that an earlier call has predicted.
+            finished: The columns of the parts that an earlier call has predicted.
             shown: Whether this process shows a bar and writes curves.
         """
         self.shown = shown
         self.total = total
-        self.counted = 0  # images, unreadable ones too
-        self.every = max(1, total // POINTS)
+        self.counted = 0  # images so far, unreadable ones too
+        self.every = max(1, total // POINTS)  # images between two points
         self.logged = 0  # images at the last point
         tuned_folder = event_folder(run_dir, trainer)
         zero_shot_folder = zero_shot_event_folder(run_dir)
@@ -209,8 +214,8 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
 
     Args:
         run_dir: The run's folder.
-        record: Its record, for HPARAMS.
-        results: Content of its results.json.
+        record: The record of the run, for HPARAMS.
+        results: The content of the run's results.json.
     """
     trainer = results["trainer"]
     folder = event_folder(run_dir, trainer)
@@ -218,6 +223,7 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
     with writing(folder), SummaryWriter(str(folder), purge_step=step) as writer:
         add_scalars(writer, final_scalars(results, ""), step)
         writer.add_text("results", f"```\n{result_table([results])}\n```", step)
+        # Not by `add_hparams`, which would write them into another folder, as another run.
         for summary in hparams_summaries(record, results["bins"]):
             writer._get_file_writer().add_summary(summary)
     if not method_info(trainer).zero_shot:
@@ -229,7 +235,12 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
 def write_other_bins(run_dir: Path, results: Mapping[str, Any]) -> None:
     """Writes ECE and the table of results of a finished run that was measured with other bins.
 
-    Its curve of ECE keeps its points, under the name that states their bins.
+    The curve of ECE with the first number of bins keeps its points: each number of bins has a curve
+    of its own.
+
+    Args:
+        run_dir: The run's folder.
+        results: The content of the run's results.json, with the new bins.
     """
     trainer = results["trainer"]
     name = ece_curve(results["bins"])
@@ -249,11 +260,11 @@ def ece_curve(bins: int) -> str:
 
 
 def final_scalars(results: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """The last points of the curves.
+    """Returns the last points of the curves, in percent.
 
     Args:
-        results: Content of results.json.
-        prefix: Which metrics: `zero_shot_`, or "" for the method's.
+        results: The content of results.json.
+        prefix: Prefix of the metrics: `zero_shot_`, or "" for the method's.
     """
     return {
         ACCURACY: results[f"{prefix}accuracy"],
@@ -267,16 +278,16 @@ def add_scalars(writer: SummaryWriter, scalars: Mapping[str, float], step: int) 
     """Adds a point to each curve.
 
     Args:
-        writer: Writes the events.
+        writer: The writer of the event file.
         scalars: The points by the name of their curve.
-        step: Where they lie on the x axis.
+        step: Position on the x axis, the number of images so far.
     """
     for name, value in scalars.items():
         writer.add_scalar(name, value, step)
 
 
 def hparams_values(record: RunRecord) -> dict[str, object]:
-    """The settings of a run by column of HPARAMS. A method without λ or steps has none."""
+    """Returns the settings of a run by column of HPARAMS. A method without λ or steps has none."""
     settings = record.method["settings"]
     values: dict[str, object] = {
         "method": record.names["method"],
@@ -310,11 +321,14 @@ def column_name(column: str) -> str:
 
 
 def hparams_summaries(record: RunRecord, bins: int) -> list[Summary]:
-    """What HPARAMS shows of a run. All runs with the same bins declare the same columns.
+    """Returns what HPARAMS shows of a run, as events.
+
+    All runs with the same bins declare the same columns, because TensorBoard shows those of one run
+    for all of them.
 
     Args:
-        record: Of the run.
-        bins: Of its ECE.
+        record: The record of the run.
+        bins: Number of bins of its ECE.
     """
     experiment = Experiment()
     for column in HPARAMS_COLUMNS:
@@ -343,11 +357,11 @@ def hparams_summaries(record: RunRecord, bins: int) -> list[Summary]:
 
 
 def hparams_summary(tag: str, content: HParamsPluginData) -> Summary:
-    """A part of what HPARAMS shows, as TensorBoard stores it.
+    """Returns one event of HPARAMS, as TensorBoard stores it.
 
     Args:
-        tag: Which part.
-        content: What it says.
+        tag: The tag of the event: the columns, the start of a run, or its end.
+        content: The content of the event.
     """
     metadata = hparams.create_summary_metadata(content)
     return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=hparams.NULL_TENSOR)])

@@ -1,4 +1,4 @@
-"""The interface of a CLIP.
+"""Declares the interface of a CLIP, `Backbone`.
 
 Each library has a module that implements it; all but OpenAI's are optional.
 """
@@ -33,13 +33,13 @@ class Backbone(ABC):
     context_length: int  # tokens of a prompt, control tokens included
     embedding: nn.Embedding
     pixels: Pixels  # the image tower's input
-    features: int  # d
+    features: int  # d, numbers of a feature
     # Numbers in the image tower's largest activation of one view, which sets how many run together
     activations: int
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return self.logit_scale.device
 
     @property
@@ -57,7 +57,7 @@ class Backbone(ABC):
 
     @property
     def architecture(self) -> str:
-        """What kind of network the image tower is: resnet or transformer."""
+        """Kind of network of the image tower: resnet or transformer."""
         for module in self.module.modules():
             if "ResNet" in type(module).__name__:
                 return "resnet"
@@ -70,7 +70,13 @@ class Backbone(ABC):
 
     @abstractmethod
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """Image features (N, d), not scaled to length 1, of normalised pixels (N, 3, size, size).
+        """Encodes images.
+
+        Args:
+            pixels: Normalised pixels, (N, 3, size, size).
+
+        Returns:
+            Image features, not scaled to length 1, (N, d).
         """
 
     @property
@@ -81,11 +87,11 @@ class Backbone(ABC):
         """
 
     def with_pixels(self, mean: Sequence[float], std: Sequence[float]) -> Self:
-        """The same with another mean and deviation of pixels, where they are given.
+        """Returns the same model with another mean and standard deviation of pixels.
 
         Args:
             mean: Means of red, green and blue, for pixels from 0 to 1; empty = the model's own.
-            std: Their standard deviations; empty = the model's own.
+            std: Standard deviations of red, green and blue; empty = the model's own.
         """
         other = copy(self)
         pixels = self.pixels
@@ -94,25 +100,25 @@ class Backbone(ABC):
         return other
 
     def without_cache(self) -> Self:
-        """The same without what was derived from the weights before, which may have changed."""
+        """Returns the same model without cached tensors, because its weights may have changed."""
         other = copy(self)
-        other.__dict__.pop("text", None)  # some libraries' backbones keep it
+        other.__dict__.pop("text", None)  # a cached property of some libraries' backbones
         return other
 
     def with_copied_weights(self) -> Self:
-        """The same with weights of its own, whatever happens to the model."""
+        """Returns a copy whose weights stay as they are when those of this model change."""
         return deepcopy(self.without_cache())
 
 
 def initial_context(backbone: Backbone, ctx_init: str) -> Tensor:
-    """The token embeddings of the context's words, which the methods tune.
+    """Returns the token embeddings of the context's words, which the methods tune.
 
     Args:
         backbone: The model.
-        ctx_init: The words.
+        ctx_init: The words, such as "a photo of a".
 
     Returns:
-        (n_ctx, width).
+        The context, (n_ctx, width).
     """
     tokens = backbone.tokenizer.beginning(clean_name(ctx_init))
     if not tokens:
@@ -128,8 +134,8 @@ def check_lengths(
 
     Args:
         names: Names of the classes, for the message.
-        tokens: For each class the tokens after the context.
-        n_ctx: Tokens of the context.
+        tokens: Tokens after the context, for each class.
+        n_ctx: Number of tokens of the context.
         backbone: The model.
     """
     for label, (name, name_tokens) in enumerate(zip(names, tokens, strict=True)):
@@ -162,8 +168,8 @@ def library_errors(problem: str, remedy: str) -> Iterator[None]:
     A library fails in many ways: no network, damaged files, shapes that do not fit.
 
     Args:
-        problem: What cannot be done.
-        remedy: What the user can do.
+        problem: Words for what failed, such as "open_clip cannot load X".
+        remedy: Words for what the user can do.
     """
     try:
         yield

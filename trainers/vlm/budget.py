@@ -1,4 +1,4 @@
-"""How much runs at once on a device, and less of it when memory runs out."""
+"""Decides how much runs at once on a device, and runs less at once when memory runs out."""
 from __future__ import annotations
 
 import logging
@@ -26,7 +26,7 @@ TOKENS_ON_CPU = 1024
 EPISODES_SHARE = 1 / 3
 # Limit of the activations that autograd saves in a text tower, in bytes.
 SAVED_BYTES = {"cpu": 4e9, "gpu": 8e9}
-VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
+VIEWS_AT_ONCE = 256  # number of views that fills a GPU and bounds its memory
 # On a CPU, numbers in the largest activation: from 32 MB on, malloc returns memory to the system
 # after every use and pages it in again, which costs a quarter of the time.
 CPU_NUMBERS_AT_ONCE = 5_000_000
@@ -49,12 +49,12 @@ class Budget:
 
     @classmethod
     def of(cls, backbone: Backbone, tower: TextTower | GenericTower, steps: int = 1) -> Budget:
-        """What fits by the sizes of device, model and class list.
+        """Returns what fits by the sizes of device, model and class list.
 
         Args:
             backbone: The model.
-            tower: Its text tower for all classes.
-            steps: Gradient steps of an episode.
+            tower: The model's text tower for all classes.
+            steps: Number of gradient steps of an episode.
         """
         return cls(
             episodes=episodes_within_memory(backbone.device, tower, steps),
@@ -64,14 +64,14 @@ class Budget:
 
     @classmethod
     def of_images(cls, backbone: Backbone) -> Budget:
-        """For encoding views alone, without classes."""
+        """Returns what fits for encoding views alone, without classes."""
         return cls(episodes=1, classes=1, views=views_within_memory(backbone))
 
     def halve_episodes(self, at_once: int) -> str:
         """Makes the next attempt smaller: first the episodes, then the classes.
 
         Args:
-            at_once: How many episodes ran out of memory.
+            at_once: Number of episodes that ran out of memory together.
 
         Returns:
             The new number in words.
@@ -82,14 +82,14 @@ class Budget:
         return counted(self.episodes, "episode")
 
     def halve_classes(self) -> str:
-        """Half as many classes in one pass of the text tower. Returns the number in words."""
+        """Halves the classes in one pass of the text tower. Returns the new number in words."""
         if self.classes == 1:
             raise UserError("out of memory with one class at a time: use DEVICE cpu")
         self.classes = ceil(self.classes / 2)
         return plural(self.classes, "class", "classes")
 
     def halve_views(self) -> str:
-        """Half as many views in one pass of the image tower. Returns the number in words."""
+        """Halves the views in one pass of the image tower. Returns the new number in words."""
         if self.views == 1:
             raise UserError("out of memory with one view at a time: use DEVICE cpu")
         self.views //= 2
@@ -97,7 +97,7 @@ class Budget:
 
 
 def per_device(limits: dict[str, T], backbone: Backbone) -> T:
-    """The limit of a backbone's device.
+    """Returns the limit for a backbone's device.
 
     Args:
         limits: A limit for "cpu" and one for "gpu".
@@ -109,12 +109,12 @@ def per_device(limits: dict[str, T], backbone: Backbone) -> T:
 def episodes_within_memory(
     device: torch.device, tower: TextTower | GenericTower, steps: int,
 ) -> int:
-    """Episodes in one pass of the text tower.
+    """Returns how many episodes fit into one pass of the text tower.
 
     Args:
-        device: Where it runs.
+        device: The device of the model.
         tower: The text tower of all classes.
-        steps: Gradient steps of an episode; the first one is cheaper than later ones.
+        steps: Number of gradient steps of an episode. The first one is cheaper than later ones.
     """
     if not is_gpu(device):
         return max(1, TOKENS_ON_CPU // tower.tokens)
@@ -127,15 +127,15 @@ def episodes_within_memory(
 
 
 def classes_within_memory(backbone: Backbone, classes: int, saved_bytes: float) -> int:
-    """Classes in one pass of the text tower.
+    """Returns how many classes fit into one pass of the text tower.
 
     All classes, if SAVED_BYTES hold their activations, which is so up to one or two thousand. With
-    more, groups are half as large as would fit: the backward pass needs memory of its own.
+    more, groups are half as large as would fit, because the backward pass needs memory of its own.
 
     Args:
         backbone: The model.
-        classes: K.
-        saved_bytes: What autograd saves for all classes.
+        classes: Number of classes K.
+        saved_bytes: Bytes of the activations that autograd saves for all classes.
     """
     limit = per_device(SAVED_BYTES, backbone)  # bytes
     if saved_bytes <= limit:
@@ -144,29 +144,32 @@ def classes_within_memory(backbone: Backbone, classes: int, saved_bytes: float) 
 
 
 def views_within_memory(backbone: Backbone) -> int:
-    """Views in one pass of the image tower.
+    """Returns how many views fit into one pass of the image tower.
 
-    A power of two, so that the usual 64 views of each image are grouped in the same way at any
-    place in a batch.
+    It is a power of two, so that the usual 64 views of each image are grouped in the same way at
+    any place in a batch.
     """
     if is_gpu(backbone.device):
         return VIEWS_AT_ONCE
     views = max(1, CPU_NUMBERS_AT_ONCE // backbone.activations)
-    power_of_two = 1 << views.bit_length() - 1  # the largest one that is not above `views`
+    power_of_two = 1 << (views.bit_length() - 1)  # the largest one that is not above `views`
     return min(VIEWS_AT_ONCE, power_of_two)
 
 
 def retry_on_oom(
     shrink: Callable[[], str], run: Callable[P, T], *args: P.args, **kwargs: P.kwargs,
 ) -> T:
-    """The result of `run`, tried again with less each time that memory runs out.
+    """Calls `run`, and calls it again with less at once each time that memory runs out.
 
     Args:
-        shrink: Makes the next attempt smaller and returns its size in words, or raises a UserError
-            if nothing is left to shrink.
-        run: What may run out of memory.
+        shrink: A function that makes the next attempt smaller and returns its size in words, or
+            raises a UserError if nothing is left to shrink.
+        run: A function that may run out of memory.
         args: Arguments of `run`.
         kwargs: Keyword arguments of `run`.
+
+    Returns:
+        The result of `run`.
     """
     while True:
         try:

@@ -34,7 +34,7 @@ LONGEST_NAME = 4096  # characters of a tensor's dotted name
 MOST_PARTS = 64  # arguments of a call, dimensions of a tensor
 # Offsets, sizes and strides of tensors lie below it, far within the int64 that torch takes.
 NUMBER_LIMIT = 1 << 48
-OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how files of torch before 1.6 begin
+OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # first bytes of files of torch before 1.6
 STORAGE_DTYPES = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
@@ -50,11 +50,11 @@ STORAGE_DTYPES = {
 
 
 class StandIn:
-    """In place of any class or function that a file names: accepts what a pickle does to it, and
-    does nothing.
+    """Replaces any class or function that a file names: it takes all that a pickle does, and does
+    nothing.
     """
 
-    state: Any = None  # of an object; TorchScript's modules have their tensors here
+    state: Any = None  # state of an object; TorchScript's modules have their tensors here
 
     def __init__(self, *args: Any) -> None:
         pass
@@ -63,7 +63,7 @@ class StandIn:
         return StandIn()
 
     def append(self, value: Any) -> None:
-        """Ignores an item, as of a list."""
+        """Ignores an item of a list."""
         pass
 
     extend = append
@@ -114,12 +114,12 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
             raise WeightsError("its tensors claim far more numbers than the file holds")
 
     def storage(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
-        """The data of a name as a flat tensor. Several tensors may be views of it.
+        """Reads the data of a name as a flat tensor. Several tensors may be views of it.
 
         Args:
-            dtype: Type of its numbers.
-            key: Its name in the zip file.
-            numel: How many numbers it has.
+            dtype: Type of the numbers.
+            key: Name of the data in the zip file.
+            numel: Number of the numbers.
         """
         if key not in self.storages:
             data = read_member(self.archive, f"{self.folder}data/{key}", self.bytes_left)
@@ -137,12 +137,12 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     def view(
         self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
     ) -> Tensor:
-        """A copy of a part of a storage, after checking that the part lies inside.
+        """Copies a part of a storage, after checking that the part lies inside.
 
         Args:
             storage: A flat tensor.
-            offset: Position of the tensor's first number in it.
-            size: The tensor's shape.
+            offset: Position of the part's first number in the storage.
+            size: Shape of the part.
             stride: Distance in the storage of neighbours in each dimension.
         """
         is_proper = len(size) == len(stride) and len(size) <= MOST_PARTS
@@ -162,14 +162,14 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         return storage.as_strided(size, stride, offset).clone()
 
     def find_class(self, module: str, name: str) -> Any:
-        """A replacement, or a stand-in for any other name: nothing is ever imported."""
+        """Returns the replacement of a name, or a stand-in: nothing is ever imported."""
         return self.replacements.get((module, name), StandIn)
 
     def persistent_load(self, pid: Any) -> Tensor:
         """The data that a tensor refers to.
 
         Args:
-            pid: As torch.save writes it: `("storage", dtype, key, device, count)`.
+            pid: The reference that torch.save writes: `("storage", dtype, key, device, count)`.
         """
         match pid:
             case ("storage", torch.dtype() as dtype, str(key), _, int(count)) if count >= 0:
@@ -184,11 +184,11 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         self.stack[-1] = self.stack[-1](*args)
 
     def load_newobj(self) -> None:
-        """An object of any class becomes a stand-in."""
+        """Replaces an object of any class by a stand-in."""
         self.stack[-2:] = [StandIn()]  # class and arguments are the last two
 
     def load_build(self) -> None:
-        """State is stored with stand-ins and dropped elsewhere."""
+        """Stores state with stand-ins, and drops that of other objects."""
         state = self.stack.pop()
         if isinstance(self.stack[-1], StandIn):
             self.stack[-1].state = state
@@ -202,9 +202,13 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         self.set_items(self.pop_mark())
 
     def set_items(self, items: list[Any]) -> None:
-        """Keys and values in turn, for the dict on the stack; stand-ins drop them.
+        """Sets items of the dict on the stack; those of a stand-in are dropped.
 
-        Keys are text and numbers, because others, such as nested tuples, may take long to hash.
+        Only keys that are text or numbers are used: others, such as nested tuples, may take long to
+        hash.
+
+        Args:
+            items: Keys and values in turn.
         """
         target = self.stack[-1]
         for key, value in zip(items[::2], items[1::2], strict=True):
@@ -242,29 +246,29 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
 
 def first_argument(tensor: Any, *_: Any) -> Any:
-    """Of `_rebuild_parameter`: a parameter is read as its tensor."""
+    """Replaces `_rebuild_parameter`: a parameter is read as its tensor."""
     return tensor
 
 
 def plain_size(size: Any = ()) -> Any:
-    """Of `torch.Size`: a tuple."""
+    """Replaces `torch.Size`: a size is read as a tuple."""
     return size
 
 
 def empty_dict(*_: Any) -> dict[Any, Any]:
-    """Of dicts with an order or a default: a plain dict, which is filled later."""
+    """Replaces dicts with an order or a default: returns a plain dict, which is filled later."""
     return {}
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """A file within a zip file, after checking the size it would unpack to.
+    """Reads a file within a zip file, after checking the size that it would unpack to.
 
-    The size is checked first: a few bytes of a zip file can unpack to more than the memory holds.
+    A few bytes of a zip file can unpack to more than the memory holds.
 
     Args:
         archive: The zip file.
         name: Name of the file in it.
-        limit: Bytes that it may unpack to.
+        limit: Number of bytes that it may unpack to.
     """
     try:
         info = archive.getinfo(name)
@@ -279,9 +283,9 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 
 
 def read_checkpoint(path: str | Path) -> Any:
-    """The plain content of a .pt, .pth, .pth.tar or .safetensors file.
+    """Reads the plain content of a .pt, .pth, .pth.tar or .safetensors file.
 
-    It is copied into memory, so the file may be replaced or removed later.
+    It is copied into memory, so that the file may be replaced or removed later.
     """
     path = Path(path)
     if not path.is_file():
@@ -311,14 +315,14 @@ def read_checkpoint(path: str | Path) -> Any:
 
 
 def tensors_by_name(content: Any) -> dict[str, Tensor]:
-    """All tensors of a file by their dotted name.
+    """Collects all tensors of a file by their dotted name.
 
     They are looked for in nested dicts and in stand-ins, which are the modules of a TorchScript
     archive. Each dict is visited once: a few that hold each other twice would otherwise have a
     billion names.
 
     Args:
-        content: What `read_checkpoint` returned.
+        content: The content of the file, as `read_checkpoint` returns it.
     """
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()

@@ -1,6 +1,4 @@
-"""The texts of each class, templates and descriptions, which replace PROMPT.CTX_INIT, and their
-features.
-"""
+"""Makes class features from texts (templates and descriptions), which replace PROMPT.CTX_INIT."""
 from __future__ import annotations
 
 import logging
@@ -26,9 +24,9 @@ logger = logging.getLogger(__name__)
 class TextFeatures(NamedTuple):
     """The features of classes that are described by texts, not by a context and their names."""
 
-    unit: Tensor  # (K, d)
-    tokens: list[list[int]]  # of each class, all its texts joined: equal ones have equal features
-    lengths: Tensor  # (K,) factors of the cosines, or () = 1
+    unit: Tensor  # features of length 1, (K, d)
+    tokens: list[list[int]]  # tokens of each class's texts, joined: equal ones have equal features
+    lengths: Tensor  # factors of the cosines, (K,), or () = 1
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,15 @@ class ClassTexts:
     def find(
         cls, settings: CfgNode, templates: Sequence[str], classnames: Sequence[str],
     ) -> ClassTexts | None:
-        """The texts that the settings name; None if they name none.
+        """Finds the texts that the settings name.
 
         Args:
-            settings: The branch PROMPT.
+            settings: The branch PROMPT of the settings.
             templates: The templates that the branch and the data set give.
-            classnames: K names.
+            classnames: Names of the K classes.
+
+        Returns:
+            None if the settings name no texts.
         """
         descriptions = None
         if settings.DESCRIPTIONS:
@@ -65,7 +66,7 @@ class ClassTexts:
 
     @property
     def summary(self) -> str:
-        """Such as `7 templates and 30 to 60 sentences per class (cupl.json), mean feature`."""
+        """Text such as `7 templates and 30 to 60 sentences per class (cupl.json), mean feature`."""
         parts = []
         if len(self.templates) == 1:
             parts.append("1 template")
@@ -82,7 +83,7 @@ class ClassTexts:
         return f"{' and '.join(parts)}, {ensemble}"
 
     def metadata(self) -> dict[str, object]:
-        """For results.json."""
+        """Returns facts about the texts for results.json."""
         facts: dict[str, object] = {"texts": self.summary}
         if self.templates:
             facts["templates"] = list(self.templates)
@@ -92,7 +93,7 @@ class ClassTexts:
         return facts
 
     def tokens(self, backbone: Backbone) -> list[list[list[int]]]:
-        """Of each class the tokens of its texts.
+        """Returns the tokens of the texts of each class.
 
         Long descriptions are cut as by `clip.tokenize(truncate=True)`; a template that is too long
         is refused.
@@ -127,11 +128,11 @@ class ClassTexts:
         return tokens
 
     def features(self, backbone: Backbone, precision: str) -> TextFeatures:
-        """The mean of the unit features of a class's texts.
+        """Computes for each class the mean of the unit features of its texts.
 
-        Its cosine with an image is, up to its length, the mean of the texts' cosines. That length
-        is below 1 where the texts differ: with `similarity` it multiplies the class's logit, a
-        temperature per class; with `mean` it is dropped.
+        Its product with an image feature is the mean of the texts' cosines, and its length is below
+        1 where the texts differ. With `mean` it is scaled to length 1, as in CLIP's ensemble. With
+        `similarity` the length stays a factor of the class's logit, like a temperature per class.
 
         Args:
             backbone: The model.

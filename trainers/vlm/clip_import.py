@@ -40,7 +40,7 @@ class ClipFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As of any finder: None for other modules."""
+        """Returns the specification of `clip.clip`, and None for other modules."""
         spec = PathFinder.find_spec(name, path) if name == "clip.clip" else None
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = ClipLoader(name, spec.loader.path)

@@ -1,5 +1,6 @@
-"""Descriptions of classes from a file {class name: [text, ...]}: CuPL's sentences or DCLIP's
-phrases.
+"""Reads descriptions of classes, such as CuPL's or DCLIP's, from a JSON file.
+
+The file has the form {class name: [text, ...]}. Texts are sentences (CuPL) or phrases (DCLIP).
 """
 from __future__ import annotations
 
@@ -18,9 +19,8 @@ from .prompts import clean_name
 AUTO = "auto"
 SENTENCES = "sentences"
 PHRASES = "phrases"
-# Ten times the largest public file
-LARGEST_FILE = 1 << 26  # bytes
-MOST_TEXTS = 1000  # per class
+LARGEST_FILE = 1 << 26  # bytes, ten times the largest public file
+MOST_TEXTS = 1000  # texts per class
 SHAPE = 'it must be {"class name": ["text", ...], ...} in JSON'
 # The first word of a phrase decides what comes before it; otherwise "which has".
 AFTER_WHICH_IS = {"a", "an", "the", "used", "made", "found"}
@@ -33,10 +33,10 @@ AFTER_WHICH = {
 class Descriptions:
     """The texts of each class, in the order of the classes."""
 
-    file: str
-    digest: str  # of the file
+    file: str  # path as it was given
+    digest: str  # hash of the file's content
     form: str  # SENTENCES or PHRASES
-    texts: Sequence[Sequence[str]]
+    texts: Sequence[Sequence[str]]  # texts of each class, as sentences
 
 
 def read_descriptions(file: str, classnames: Sequence[str], form: str = AUTO) -> Descriptions:
@@ -46,9 +46,12 @@ def read_descriptions(file: str, classnames: Sequence[str], form: str = AUTO) ->
     become sentences that begin with the class name.
 
     Args:
-        file: A path.
+        file: The path of the file.
         classnames: The classes in their order.
         form: SENTENCES, PHRASES, or AUTO: sentences if half of the texts or more look like it.
+
+    Raises:
+        DataError: If the file cannot be read, or a class has no texts.
     """
     content = _content(file)
     texts_by_name = _parse(content, file)
@@ -76,7 +79,7 @@ def read_descriptions(file: str, classnames: Sequence[str], form: str = AUTO) ->
 def _texts_of_classes(
     texts_by_name: dict[str, list[str]], classnames: Sequence[str], file: str,
 ) -> list[list[str]]:
-    """The texts of each class, refused if a class has none."""
+    """Returns the texts of each class. Refuses a file in which a class is missing."""
     names = {clean_name(name): name for name in texts_by_name}
     folded_names = {name.casefold(): key for name, key in names.items()}
     listed = []
@@ -98,7 +101,7 @@ def _texts_of_classes(
 
 
 def _form_of(listed: Sequence[Sequence[str]], classnames: Sequence[str]) -> str:
-    """SENTENCES if half of the texts or more are sentences, otherwise PHRASES."""
+    """Returns SENTENCES if half of the texts or more are sentences, otherwise PHRASES."""
     total = 0
     sentences = 0
     for name, texts in zip(classnames, listed, strict=True):
@@ -124,14 +127,14 @@ def is_sentence(text: str, name: str) -> bool:
 
 
 def from_phrase(name: str, phrase: str) -> str:
-    """DCLIP's form of a phrase: `name, which has long legs.`
+    """Makes a sentence of a phrase, as DCLIP does: `name, which has long legs.`
 
     The link is chosen by whole words. DCLIP's own code writes "which is" before any word that
     begins with an a.
 
     Args:
         name: Name of the class.
-        phrase: Such as `long legs`.
+        phrase: A description without a verb, such as `long legs`.
 
     Example:
         >>> from_phrase("heron", "long legs"), from_phrase("heron", "often wades")
@@ -148,6 +151,7 @@ def from_phrase(name: str, phrase: str) -> str:
 
 
 def _content(file: str) -> bytes:
+    """The bytes of the file."""
     try:
         return read_regular(Path(file), LARGEST_FILE)
     except OSError as error:
@@ -157,8 +161,9 @@ def _content(file: str) -> bytes:
 
 
 def _parse(content: bytes, file: str) -> dict[str, list[str]]:
-    """The file's content, each text on one line; texts without a word are left out."""
+    """Parses the file's content: each text on one line; texts without a word are left out."""
     def without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        # json would take the last of two equal names without a word.
         counts = Counter(clean_name(name) for name, _ in pairs)
         repeated = [name for name, count in counts.items() if count > 1]
         if repeated:

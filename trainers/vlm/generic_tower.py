@@ -1,4 +1,4 @@
-"""Any text tower, run by its own library: for those that are not causal.
+"""Runs a text tower that is not causal, or has unusual layers, by its own library's module.
 
 A tower that attends in both directions mixes the context with each class name, so classes share no
 computation as in `text_tower`: every prompt runs from its first token to its last, padding included
@@ -31,7 +31,7 @@ class GenericText:
 
     # Token ids (N, length) -> features (N, d), not scaled to length 1
     encode: Callable[[Tensor], Tensor]
-    embedding: nn.Embedding  # of the tokens, which `encode` calls
+    embedding: nn.Embedding  # token embedding, which `encode` calls
     tokenizer: Tokenizer
     length: int  # tokens of a padded prompt
     # Whether padding is attended or moves the readout. Otherwise prompts are only padded to the
@@ -53,8 +53,8 @@ class GenericTower:
         """
         Args:
             text: The library's tower.
-            class_tokens: For each class the tokens after the context, `end` included.
-            precision: In which the tower runs.
+            class_tokens: Tokens after the context, `end` included, for each class.
+            precision: Precision of the tower: fp32, fp16 or bf16.
             position: Position of the class names; None = after the context.
         """
         self.text = text
@@ -67,7 +67,7 @@ class GenericTower:
         length = self.longest
         if text.keep_padding:
             length = text.length
-        self.tokens = self.classes * length  # that run per context, padding included
+        self.tokens = self.classes * length  # tokens that run per context, padding included
         width = text.embedding.weight.shape[1]
         # Per token and layer; attention weights are saved before and after the softmax.
         numbers = SAVED_NUMBERS * width + 2 * text.heads * length
@@ -75,11 +75,12 @@ class GenericTower:
         self.saved_bytes = 4 * self.tokens * self.layers * numbers  # 4 bytes each, as in fp32
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Unit text features of B contexts.
+        """Computes unit text features for B contexts.
 
         Args:
-            context: (B, n_ctx, width), or class-specific (B, K, n_ctx, width).
-            noise: (B, length, width), added to the tokens of all classes, by position.
+            context: Contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width).
+            noise: Noise (B, length, width), added to the tokens of all classes by position; None =
+                none.
 
         Returns:
             Features (B, K, d).

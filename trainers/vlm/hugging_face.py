@@ -1,5 +1,5 @@
-"""Models of transformers from a local folder: CLIP (PLIP, PubMedCLIP, ...), SigLIP, and pairs of
-towers with BERT.
+"""Loads models of transformers from a local folder: CLIP (PLIP, PubMedCLIP, ...), SigLIP, and
+pairs of towers with BERT.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODELS = {
 # The packed tower's activations by transformers' names.
 ACTIVATIONS = {QUICK_GELU: QUICK_GELU, GELU: GELU, "gelu_pytorch_tanh": TANH_GELU}
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-FILES = (".safetensors", ".json", ".txt", ".model")  # that features depend on
+FILES = (".safetensors", ".json", ".txt", ".model")  # endings of files that features depend on
 TOKENIZERS = (
     "tokenizer.json",
     "vocab.json",
@@ -43,7 +43,7 @@ TOKENIZERS = (
     "tokenizer.model",
     "sentencepiece.bpe.model",
 )
-OLD_EOS = 2  # with this end token, which is wrong, the library reads at the largest id instead
+OLD_EOS = 2  # a wrong end token of old configs: with it, the library reads at the largest id
 ATTENTION = ("eager", "sdpa")  # other implementations may be code on a hub
 LARGEST_SIZES = {
     "num_hidden_layers": 1000,
@@ -69,8 +69,8 @@ class HuggingFaceBackbone(Backbone):
         Args:
             model: A module of transformers, one of MODELS.
             tokenizer: The tokenizer that transformers has for it.
-            pixels: What its image tower takes.
-            name: For records and messages.
+            pixels: The input of its image tower.
+            name: Name of the model, for records and messages.
         """
         config = model.config.text_config
         vision = model.config.vision_config
@@ -104,12 +104,12 @@ class HuggingFaceBackbone(Backbone):
         self.packed = has_plain_layers and is_read_at_end
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """The library's own image features, (N, 3, size, size) -> (N, d)."""
+        """Returns the library's own image features, (N, 3, size, size) -> (N, d)."""
         return pooled(self.module.get_image_features(pixel_values=pixels))
 
     def encode_ids(self, ids: Tensor) -> Tensor:
-        """The library's own text features of token ids (N, length), with the mask that its
-        processor makes.
+        """Returns the library's own text features (N, d) of token ids (N, length), with the mask
+        that its processor makes.
         """
         mask = None
         if self.kind != PADDED:
@@ -165,7 +165,7 @@ def fused_layer(layer: Any) -> Layer:
 
 
 def pooled(output: Any) -> Tensor:
-    """The features in what the library returns.
+    """Returns the features in the output of the library.
 
     Newer versions return an object that holds them, older ones the features themselves.
     """
@@ -175,11 +175,11 @@ def pooled(output: Any) -> Tensor:
 
 
 def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
-    """Our form of the tokenizer in the model's folder, with its control tokens.
+    """Returns our form of the tokenizer in the model's folder, with its control tokens.
 
     Args:
-        tokenizer: Tokenizer of transformers.
-        rows: Tokens in the model's token table; a text with others is refused.
+        tokenizer: The tokenizer of transformers.
+        rows: Number of tokens in the model's token table; a text with others is refused.
     """
     def encode(text: str) -> list[int]:
         tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
@@ -205,7 +205,7 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
 def read_json(folder: Path, *names: str) -> dict[str, Any]:
     """Reads the first of these files that the folder has.
 
-    None may ask for code of the folder or of a hub to be run.
+    Refuses a file that asks for code of the folder or of a hub to be run.
 
     Args:
         folder: Folder of the model.
@@ -246,7 +246,7 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
 
 
 def pixels_of(folder: Path, size: int) -> Pixels:
-    """The preprocessing of the folder's image processor.
+    """Reads the preprocessing of the folder's image processor.
 
     Args:
         folder: Folder of the model.
@@ -296,7 +296,7 @@ def pixels_of(folder: Path, size: int) -> Pixels:
 
 
 def find_folder(name: str) -> tuple[Path, str]:
-    """The folder, and the type of the model in it, after checking all files that the library may
+    """Finds the folder, and the type of the model in it. Checks all files that the library may
     read.
     """
     folder = Path(name).expanduser()
@@ -336,8 +336,8 @@ def load(name: str, device: torch.device) -> HuggingFaceBackbone:
     """Loads a model from a local folder, without running code of the folder.
 
     Args:
-        name: The folder.
-        device: Where the model goes.
+        name: The path of the folder.
+        device: The device of the loaded model.
     """
     folder, kind = find_folder(name)
     library = import_library("transformers", "hf")

@@ -1,4 +1,4 @@
-"""From pixels to unit image features."""
+"""Computes unit image features from pixels."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from .numerics import autocast, in_parallel
 
 @lru_cache(maxsize=8)
 def pixel_statistics(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of a backbone's pixels, (3, 1, 1) each.
+    """Returns mean and standard deviation of a backbone's pixels, (3, 1, 1) each.
 
-    Uploaded once: each upload would make the host wait for a GPU.
+    They are uploaded once, because each upload would make the host wait for a GPU.
 
     Args:
         pixels: The image tower's input.
-        device: Where they are used.
+        device: The device of the result.
     """
     mean = torch.tensor(pixels.mean, dtype=torch.float32, device=device).view(3, 1, 1)
     std = torch.tensor(pixels.std, dtype=torch.float32, device=device).view(3, 1, 1)
@@ -30,14 +30,14 @@ def pixel_statistics(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tens
 
 
 def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
-    """Pixel values as the image tower takes them: (value / 255 − mean) / deviation.
+    """Normalises pixel values as the image tower takes them: (value / 255 − mean) / deviation.
 
     Args:
         views: Pixel values from 0 to 255, uint8 or float, (..., 3, H, W).
         pixels: The image tower's input.
 
     Returns:
-        fp32 on the device of the views, (..., 3, H, W).
+        Normalised pixels in fp32 on the device of the views, (..., 3, H, W).
     """
     mean, std = pixel_statistics(pixels, views.device)
     if views.dtype == torch.uint8 and views.device.type == "cpu" and views.dim() > 3:
@@ -55,7 +55,7 @@ def encode_views(
     backbone: Backbone, views: Tensor | Sequence[Tensor], precision: str = "fp32",
     normalised: bool | None = None, budget: Budget | None = None, parallel: bool = True,
 ) -> Tensor:
-    """Unit features of views.
+    """Computes unit features of views.
 
     Views on the CPU are uploaded piece by piece: only those of one piece are on the device at a
     time, and when they do not fit, pieces become smaller.
@@ -65,8 +65,10 @@ def encode_views(
         views: Views of B images, (B, V, 3, H, W) or a tensor (V, 3, H, W) for each; normalised, or
             pixel values from 0 to 255.
         precision: Precision of the image tower.
-        normalised: Whether they are normalised; None = all but uint8, which is always pixel values.
-        budget: Views at once, halved when memory runs out; None = as many as fit by their sizes.
+        normalised: Whether the views are normalised; None = unless they are uint8, which always
+            holds pixel values.
+        budget: The number of views at once, halved when memory runs out; None = as many as fit by
+            their sizes.
         parallel: Whether a CPU computes pieces on several cores. False in a thread that encodes
             one of many images.
 
@@ -81,7 +83,7 @@ def encode_views(
 
     @torch.no_grad()
     def encode_piece(piece: Sequence[Tensor]) -> Tensor:
-        """From tensors (n, 3, H, W) to features (sum of n, d)."""
+        """Encodes tensors (n, 3, H, W) to features (sum of n, d)."""
         uploaded = [part.to(backbone.device, non_blocking=True) for part in piece]
         pixels = uploaded[0]
         if len(uploaded) > 1:
@@ -112,13 +114,13 @@ def split_views(images: Sequence[Tensor], size: int) -> list[list[Tensor]]:
 
     Args:
         images: The views of each image, (V, 3, H, W).
-        size: Views per piece; only the last piece may have fewer.
+        size: Number of views per piece; only the last piece may have fewer.
 
     Returns:
-        For each piece slices (n, 3, H, W) of one image or several.
+        Slices (n, 3, H, W) of one image or several, for each piece.
     """
     pieces: list[list[Tensor]] = []
-    room = 0  # in the last piece
+    room = 0  # number of views that the last piece still takes
     for views in images:
         first = 0
         while first < len(views):

@@ -1,4 +1,4 @@
-"""The Jacobian of the text features at the initial context, and whether it is worth computing."""
+"""Computes the Jacobian of the text features at the initial context, and decides when to use it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from ...datasets.utils.progress import progress_bar
 from .budget import classes_within_memory, per_device
 from .text_encoder import TextEncoder, gradients_of_one
 
-# Bytes of a Jacobian that `auto` uses. ViT-B/16's for ImageNet's 1000 classes takes 4.2e9.
+# Bytes of the largest Jacobian that `auto` uses. That of ViT-B/16 for ImageNet's 1000 classes takes
+# 4.2e9.
 LARGEST_AUTO = 4.5e9
 TOKENS_PER_GROUP = 1024  # bounds the activations that autograd saves
 TOKENS_PER_PASS = {"cpu": 2048, "gpu": 32768}  # tokens times gradients that run at once
@@ -22,23 +23,23 @@ TOKENS_PER_PASS = {"cpu": 2048, "gpu": 32768}  # tokens times gradients that run
 class TextShape:
     """The sizes that decide whether a Jacobian is used."""
 
-    classes: int
-    features: int  # d
-    n_ctx: int
-    width: int  # of the token embeddings
-    tokens: int  # of all classes, after the context
-    groups: int  # of classes that run one after the other
+    classes: int  # number of classes K
+    features: int  # numbers of a feature, d
+    n_ctx: int  # tokens of the context
+    width: int  # numbers of a token embedding
+    tokens: int  # tokens after the context, of all classes together
+    groups: int  # number of groups of classes that run one after the other
 
     @classmethod
     def of(cls, encoder: TextEncoder, context: Tensor) -> TextShape:
-        """The sizes, from counts alone.
+        """Returns the sizes, from counts alone.
 
         Tokens and groups are those before memory runs out, which may not happen again when a run is
         continued.
 
         Args:
-            encoder: Text features of the classes.
-            context: (..., n_ctx, width).
+            encoder: The text features as a function of the context.
+            context: The context, (..., n_ctx, width).
         """
         classes = len(encoder.class_tokens)
         at_once = classes_within_memory(encoder.backbone, classes, encoder.saved_bytes)
@@ -58,7 +59,7 @@ class TextShape:
 
 
 def decide_jacobian(cfg: CfgNode, shape: TextShape, num_images: int) -> bool:
-    """Whether a run uses the Jacobian.
+    """Decides whether a run uses the Jacobian.
 
     Predictions with it differ in the last digits from those without. So this depends on settings
     and counts alone, never on what a cache holds or on free memory: a run that is killed and
@@ -67,7 +68,7 @@ def decide_jacobian(cfg: CfgNode, shape: TextShape, num_images: int) -> bool:
     Args:
         cfg: The settings; TTA.JACOBIAN is `auto`, `on` or `off`.
         shape: The sizes of text tower, classes and context.
-        num_images: The test images of the run.
+        num_images: Number of test images of the run.
     """
     if cfg.TTA.JACOBIAN != "auto":
         return cfg.TTA.JACOBIAN == "on"
@@ -79,13 +80,13 @@ def jacobian_pays_off(shape: TextShape, num_images: int) -> bool:
 
     Args:
         shape: The sizes of text tower, classes and context.
-        num_images: The test images of the run.
+        num_images: Number of test images of the run.
     """
     return num_images > 2 * break_even_images(shape)
 
 
 def break_even_images(shape: TextShape) -> int:
-    """The number of images whose gradients cost as much as the Jacobian.
+    """Returns the number of images whose gradients cost as much as the Jacobian.
 
     The cost is counted in tokens that run backward. The Jacobian needs one backward pass per
     feature, in each of which start and context run for every class. An image needs one pass, in
@@ -99,18 +100,18 @@ def break_even_images(shape: TextShape) -> int:
 
 
 def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
-    """∂T/∂context, class by class: each class gets a context of its own.
+    """Computes ∂T/∂context, class by class: each class gets a context of its own.
 
-    A constant of the run, shared by all methods and λ. With it, the first step's backward pass
-    through the text tower is one matrix product. It costs about as much as the backward passes of a
-    thousand images.
+    It is a constant of the run, shared by all methods and λ. With it, the first step's backward
+    pass through the text tower is one matrix product. It costs about as much as the backward passes
+    of a thousand images.
 
     Args:
         encoder: The text features as a function of the context.
-        context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
+        context: The initial context, (n_ctx, width), or (K, n_ctx, width) if class-specific.
 
     Returns:
-        An array (K, d, n_ctx · width).
+        The Jacobian, (K, d, n_ctx · width).
     """
     classes = len(encoder.class_tokens)
     features = encoder.backbone.features

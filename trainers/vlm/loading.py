@@ -1,5 +1,4 @@
-"""A backbone from its name: OpenAI's models and files without a prefix, other libraries' with one.
-"""
+"""Loads a backbone by its name: OpenAI's models and files, or other libraries' with a prefix."""
 from __future__ import annotations
 
 import hashlib
@@ -25,8 +24,8 @@ def register_backbones(prefix: str, module: str) -> None:
     """Makes the backbones `PREFIX:NAME` known.
 
     Args:
-        prefix: What names begin with, before the colon.
-        module: Usually `__name__`; it has the functions that LOADERS names.
+        prefix: The beginning of the names, before the colon.
+        module: Name of the module with the functions that LOADERS asks for; usually `__name__`.
     """
     if LOADERS.setdefault(prefix, module) != module:
         raise ConfigError(
@@ -35,7 +34,7 @@ def register_backbones(prefix: str, module: str) -> None:
 
 
 def find_loader(name: str) -> tuple[ModuleType, str]:
-    """The module that loads a backbone, and the name without its prefix."""
+    """Returns the module that loads a backbone, and the name without its prefix."""
     prefix, colon, rest = name.partition(":")
     if not colon or prefix not in LOADERS:
         return openai, name
@@ -45,7 +44,7 @@ def find_loader(name: str) -> tuple[ModuleType, str]:
 def load_clip(
     name: str, device: str | torch.device = "auto", expected_hash: str = ""
 ) -> CLIP | Backbone:
-    """A CLIP by name, fp32, frozen, in eval mode. See `load_backbone` for the arguments.
+    """Loads a CLIP by name: fp32, frozen, in eval mode. See `load_backbone` for the arguments.
 
     Returns:
         OpenAI's own module for one of OpenAI's names, the small CLIP and paths; else a Backbone.
@@ -60,14 +59,14 @@ def load_clip(
 def load_backbone(
     name: str, device: str | torch.device = "auto", expected_hash: str = ""
 ) -> Backbone:
-    """A backbone by name, fp32, frozen, in eval mode.
+    """Loads a backbone by name: fp32, frozen, in eval mode.
 
     Files that change while they are read are refused.
 
     Args:
-        name: One of OpenAI's names, `small`, a path, `open_clip:MODEL/TAG`,
+        name: Name of the model: OpenAI's, `small`, a path, `open_clip:MODEL/TAG`,
             `open_clip:MODEL@FILE` or `hf:FOLDER`.
-        device: Where the model goes; "auto" = the GPU if there is one.
+        device: The device of the loaded model; "auto" = the GPU if there is one.
         expected_hash: An earlier `weights_hash` that the files must still have; "" = any.
     """
     loader, rest = find_loader(name)
@@ -81,7 +80,7 @@ def load_backbone(
 
 
 def as_backbone(model: CLIP | Backbone) -> Backbone:
-    """What `load_clip` returned, as a Backbone."""
+    """Returns a model that `load_clip` returned as a Backbone."""
     if isinstance(model, Backbone):
         return model
     if isinstance(model, CLIP):
@@ -103,10 +102,10 @@ def weights_hash(name: str) -> str:
 
 
 def model_hash(backbone: Backbone) -> str:
-    """What a record says of the weights of a model in memory.
+    """Returns the hash that a record has of the weights of a model in memory.
 
-    A model that still is as `load_clip` loaded it has the hash of its file, so that its runs and
-    those of the command line are runs of one model. Any other has a hash of its tensors.
+    A model that is still as `load_clip` loaded it has the hash of its file, so that its runs and
+    those of the command line are runs of one model. Any other model has a hash of its tensors.
     """
     in_memory = tensors_hash(backbone)
     if backbone.name:

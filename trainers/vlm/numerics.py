@@ -1,4 +1,4 @@
-"""How the towers compute: device, precision, and the same numbers on any number of cores.
+"""Sets how the towers compute: device, precision, and equal numbers on any number of cores.
 
 Everything but a CPU is treated as a GPU, so that a test on any second device runs the same code.
 What only CUDA has is in a function of its own here.
@@ -30,7 +30,7 @@ ENGINE = 1  # raised whenever a change of the code changes predictions
 EPISODES_ON_CPU = 8
 EPISODES_ON_GPU = 32
 
-# Of the two towers; losses, logits and the optimizer are always fp32.
+# Types of the two towers by name; losses, logits and the optimizer are always fp32.
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 # Other devices of torch lack operations that the methods need, or were never tried.
@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Numerics:
-    """What a run's numbers depend on besides data, model and method."""
+    """Facts that a run's numbers depend on besides data, model and method."""
 
     device: torch.device
-    precision: str  # of the two towers: fp32, fp16 or bf16
+    precision: str  # precision of the two towers: fp32, fp16 or bf16
     device_name: str = ""  # the product name of a GPU
     episodes: int = EPISODES_ON_CPU  # images that are adapted at once
     tf32: bool = False  # whether fp32 products on a GPU may round to TF32; `fixed_numerics` sets it
@@ -57,7 +57,7 @@ class Numerics:
 
     @classmethod
     def from_settings(cls, cfg: CfgNode) -> Numerics:
-        """What the settings mean on this machine."""
+        """Resolves the settings on this machine."""
         device = pick_device(cfg.DEVICE)
         return cls(
             device=device,
@@ -68,11 +68,11 @@ class Numerics:
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """MODEL.PREC as a precision: `auto` is fp32 on a CPU and fp16 autocast on a GPU.
+    """Resolves MODEL.PREC: `auto` is fp32 on a CPU and fp16 autocast on a GPU.
 
     Args:
-        name: Value of MODEL.PREC.
-        device: Where the model runs.
+        name: The value of MODEL.PREC.
+        device: The device of the model.
     """
     if name != "auto":
         return name
@@ -82,11 +82,11 @@ def resolve_precision(name: str, device: torch.device) -> str:
 
 
 def resolve_episodes(setting: int, device: torch.device) -> int:
-    """TTA.EPISODES as a number; 0 (auto) depends on the kind of device.
+    """Resolves TTA.EPISODES: 0 (auto) depends on the kind of device.
 
     Args:
-        setting: Value of TTA.EPISODES.
-        device: Where the model runs.
+        setting: The value of TTA.EPISODES.
+        device: The device of the model.
     """
     if setting:
         return setting
@@ -96,11 +96,11 @@ def resolve_episodes(setting: int, device: torch.device) -> int:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """In which a tower runs: torch's autocast, or nothing for fp32.
+    """Returns the context in which a tower runs: torch's autocast, or none for fp32.
 
     Args:
-        precision: "fp32", or the type to which autocast rounds: a key of DTYPES.
-        device: Where the tower runs.
+        precision: Precision of the tower, a key of DTYPES.
+        device: The device of the tower.
     """
     if precision == "fp32":
         return nullcontext()
@@ -113,7 +113,7 @@ class TorchSettings:
 
     threads: int = 1
     dtype: torch.dtype = torch.float32
-    matmul_precision: str = "highest"  # of fp32 products: no TF32 on a GPU, no bf16 on a CPU
+    matmul_precision: str = "highest"  # for fp32 products: no TF32 on a GPU, no bf16 on a CPU
     convolutions_in_tf32: bool = False
     # Anomaly detection looks at every gradient, which is not possible for many at once.
     anomaly_detection: bool = False
@@ -183,9 +183,17 @@ def fixed_numerics() -> Iterator[None]:
 
 
 def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.device) -> list[T]:
-    """`function` of each piece, on a CPU with as many threads as torch would have used.
+    """Calls a function for each piece, on a CPU with as many threads as torch would have used.
 
-    On a GPU, within a piece, and outside `fixed_numerics`, one piece after the other.
+    On a GPU, within a piece, and outside `fixed_numerics`, pieces run one after the other.
+
+    Args:
+        function: A function of one piece. It must not depend on the order of the calls.
+        pieces: The pieces.
+        device: The device on which the function computes.
+
+    Returns:
+        The results in the order of the pieces.
     """
     cores = min(Caller.settings.threads, len(pieces))
     in_worker = getattr(worker, "active", False)
@@ -206,7 +214,7 @@ def start_worker() -> None:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is the GPU if there is one."""
+    """Returns the device of a name; `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -225,7 +233,12 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def refuse_shared_gpu(device: torch.device, processes: int) -> None:
-    """Refuses a GPU by its number for a run of several processes, which would all use it."""
+    """Refuses a GPU that is named by number if several processes would all use it.
+
+    Args:
+        device: The device of each process.
+        processes: Number of processes of the run.
+    """
     if processes > 1 and is_gpu(device) and device.index is not None:
         raise ConfigError(f"DEVICE is {device} in each of {processes} processes: use DEVICE "
                           f"{device.type}, with which each process takes a GPU of its own")
@@ -249,13 +262,14 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes of a GPU that tensors of this process have used at once since
-    `reset_peak_memory`."""
+    """The highest number of bytes of a GPU that tensors of this process have used at once since
+    `reset_peak_memory`.
+    """
     return int(torch.get_device_module(device).max_memory_allocated(device))
 
 
 def total_memory(device: torch.device) -> int:
-    """The bytes of a GPU, used or not."""
+    """The number of bytes of a GPU, used or not."""
     _, total = torch.get_device_module(device).mem_get_info(device)
     return int(total)
 
@@ -274,7 +288,13 @@ def gpu_name(device: torch.device) -> str:
 
 
 def pin(tensor: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor in memory from which CUDA copies without blocking; for other devices as it is.
+    """Moves a CPU tensor to memory from which CUDA copies without blocking.
+
+    For other devices the tensor is returned as it is.
+
+    Args:
+        tensor: A tensor on the CPU.
+        device: The device to which it will be copied.
     """
     if device.type == "cuda":
         return tensor.pin_memory()

@@ -1,4 +1,4 @@
-"""Models of open_clip: LAION, DataComp, MetaCLIP, DFN, EVA, SigLIP, CoCa, BiomedCLIP and others."""
+"""Loads models of open_clip: LAION, DataComp, MetaCLIP, DFN, EVA, SigLIP, CoCa, BiomedCLIP, …"""
 from __future__ import annotations
 
 import hashlib
@@ -23,9 +23,9 @@ from .generic_tower import GenericText
 from .prompts import Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, openai_text
 
-# How names of models begin whose config lies beside their weights, see open_clip's `create_model`.
+# Prefixes of models whose config lies beside their weights, see open_clip's `create_model`.
 SCHEMAS = ("hf-hub:", "local-dir:")
-# What open_clip's table of weights says about their preprocessing.
+# Keys of the preprocessing in open_clip's table of weights.
 PIXEL_KEYS = ("mean", "std", "interpolation", "resize_mode")
 
 
@@ -63,15 +63,15 @@ class OpenClipBackbone(Backbone):
             self.features = model.text_projection.shape[-1]
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """The library's own image features, (N, 3, size, size) -> (N, d)."""
+        """Returns the library's own image features, (N, 3, size, size) -> (N, d)."""
         return self.module.encode_image(pixels)
 
     @cached_property
     def text(self) -> TextWeights | GenericText:  # type: ignore[override]
         """The text tower: its tensors if the packed tower computes the same, else the module.
 
-        Of the modules, bidirectional ones and CoCa's attend to the padding or are read after it;
-        BERT's mask it.
+        Bidirectional modules and CoCa's attend to the padding or are read after it, so they need
+        it. BERT's mask it.
         """
         text = self.text_module
         if self.packed:
@@ -183,7 +183,8 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
 
 
 def pixels_of(config: dict[str, Any]) -> Pixels:
-    """The image tower's input, from the preprocessing that open_clip stores with every model."""
+    """Returns the image tower's input, from the preprocessing that open_clip has for every model.
+    """
     size = config["size"]
     if not isinstance(size, Sequence):
         size = (size, size)
@@ -206,7 +207,7 @@ class Source:
     """A model of open_clip, its weights, and what a weight file does not state about them."""
 
     model: str  # one of open_clip's configs, or a schema and what follows it
-    tag: str  # of weights that open_clip knows
+    tag: str  # tag of weights that open_clip knows; "" = none
     file: str  # weights on this machine; "" = those of the tag, which open_clip downloads
     quick_gelu: bool
     # PIXEL_KEYS of weights that open_clip knows; {} = those of the model's config
@@ -246,7 +247,7 @@ def refuse_code(model: str) -> None:
 
 
 def find_source(name: str) -> Source:
-    """The model and the weights that a name means.
+    """Finds the model and the weights that a name means.
 
     A file does not state activation and pixels: they are those of the tag or, without a tag, of all
     known weights, if these agree.
@@ -269,7 +270,7 @@ def find_source(name: str) -> Source:
         )
     if file and not Path(file).is_file():
         raise WeightsError(f"no weight file at {file}")
-    known = {}  # of each tag: its source, or that of the file with the tag's settings
+    known = {}  # tag -> its source; with a file, the source of the file with the tag's settings
     for known_tag in library().list_pretrained_tags_by_model(model):
         table = library().get_pretrained_cfg(model, known_tag)
         pixels = {key: table[key] for key in PIXEL_KEYS if key in table}
@@ -284,7 +285,7 @@ def find_source(name: str) -> Source:
             f"open_clip:{model}@FILE"
         )
     # Without a tag all sources are equal but for activation and pixels.
-    first_tags: dict[str, str] = {}  # of each kind
+    first_tags: dict[str, str] = {}  # kind -> the first tag of that kind
     for known_tag, source in known.items():
         first_tags.setdefault(repr(source), known_tag)
     if len(first_tags) > 1:
@@ -300,7 +301,7 @@ def find_source(name: str) -> Source:
 
 
 def local_file(source: Source) -> Path:
-    """The weights of a source on this machine, downloaded by open_clip if need be."""
+    """Returns the file of a source on this machine, downloaded by open_clip if need be."""
     from open_clip import factory, pretrained
 
     if source.file:
@@ -322,8 +323,8 @@ def load(name: str, device: torch.device) -> OpenClipBackbone:
     """Loads a model, downloading its weights if need be.
 
     Args:
-        name: As for `find_source`.
-        device: Where the model goes.
+        name: The name after `open_clip:`, see `find_source`.
+        device: The device of the loaded model.
     """
     source = find_source(name)
     with explained(name):
@@ -341,12 +342,12 @@ def load(name: str, device: torch.device) -> OpenClipBackbone:
 
 
 def weights_hash(name: str) -> str:
-    """A hash of the weights and of all that open_clip knows about them.
+    """Returns a hash of the weights and of all that open_clip knows about them.
 
-    Activation and pixels change predictions as the weights do, so they belong to it.
+    Activation and pixels change predictions as the weights do, so they enter the hash.
 
     Args:
-        name: As for `find_source`.
+        name: The name after `open_clip:`, see `find_source`.
     """
     source = find_source(name)
     with explained(name):

@@ -1,4 +1,4 @@
-"""OpenAI's CLIP: the weights of a name or file, and the model as a backbone."""
+"""Loads OpenAI's CLIP, or the small one, by name or from a file, and wraps it as a backbone."""
 from __future__ import annotations
 
 import logging
@@ -28,7 +28,7 @@ SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
 # Backbones by the hash of their published weights, which `weights_hash` returns.
 PUBLISHED_WEIGHTS = {WEIGHT_URLS[name].split("/")[-2][:16]: name for name in BACKBONES}
 PUBLISHED_WEIGHTS["7d1c00b9b3caa7b9"] = SMALL
-CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
+CACHE = Path("~/.cache/clip")  # folder in which OpenAI's own package keeps its weights
 # Entries of OpenAI's archives and of the small CLIP that no other project's files have.
 OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
 SMALL_MARK = "token_embedding.rows"
@@ -55,7 +55,7 @@ SHAPE_KEYS = (
 RESNET_STRIDE = 32  # pixels per position of a ResNet's attention pooling
 HEAD_WIDTH = 64  # numbers per attention head
 NAME_OF_MODEL = "promptcal_name"  # attribute of a loaded module: the name given to `load_clip`
-TOKEN_STD = 0.02  # of CLIP's token embeddings before training
+TOKEN_STD = 0.02  # standard deviation of CLIP's token embeddings before training
 START = tokenizer.encoder["<|startoftext|>"]
 END = tokenizer.encoder["<|endoftext|>"]
 TOKENIZER = Tokenizer(
@@ -91,7 +91,7 @@ class OpenAIBackbone(Backbone):
         return openai_text(self.module, QUICK_GELU, TOKENIZER.start)
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """Image features, (N, 3, size, size) -> (N, d).
+        """Computes image features, (N, 3, size, size) -> (N, d).
 
         A vision transformer is read at its class token, so the last layer is computed for that
         token only: the others serve as its keys and values.
@@ -117,8 +117,8 @@ def load(name: str, device: torch.device) -> OpenAIBackbone:
     """Loads a model of OpenAI's, or the small CLIP.
 
     Args:
-        name: As for `read_clip`.
-        device: Where the model goes.
+        name: Name or path of the weights, see `read_clip`.
+        device: The device of the loaded model.
     """
     model = read_clip(name).to(device)
     setattr(model, NAME_OF_MODEL, name)  # users get the module alone, and give it back to `adapt`
@@ -126,13 +126,13 @@ def load(name: str, device: torch.device) -> OpenAIBackbone:
 
 
 def weights_hash(name: str) -> str:
-    """A hash of a model's weights, 16 hexadecimal digits of the file's SHA-256.
+    """Returns a hash of a model's weights, 16 hexadecimal digits of the file's SHA-256.
 
-    OpenAI's files have it in their address, and downloads are compared with it. So the hash of one
+    The addresses of OpenAI's files hold it, and downloads are compared with it. So the hash of one
     of their models is known before it is downloaded.
 
     Args:
-        name: As for `read_clip`.
+        name: Name or path of the weights, see `read_clip`.
     """
     if name in BACKBONES:
         digest = WEIGHT_URLS[name].split("/")[-2]
@@ -145,7 +145,7 @@ def warn_of_small(backbone: str, dataset: str) -> str:
     """Warns of the small CLIP on data that it was not trained for.
 
     Args:
-        backbone: Its name.
+        backbone: Name of the backbone that is used.
         dataset: Registered name of the data set.
 
     Returns:
@@ -163,8 +163,9 @@ def warn_of_small(backbone: str, dataset: str) -> str:
 
 
 def weights_file(name: str) -> Path:
-    """The local file of a backbone; OpenAI's weights are downloaded once to where `clip` keeps
-    them.
+    """Returns the local file of a backbone.
+
+    OpenAI's weights are downloaded once, to the folder in which `clip` keeps them.
     """
     check_name(name)
     if name == SMALL:
@@ -185,7 +186,7 @@ def check_name(name: str) -> None:
 
 
 def cache_folder() -> Path:
-    """Where downloaded weights are, which needs a home folder."""
+    """Returns the folder of downloaded weights, which is in the user's home folder."""
     try:
         return CACHE.expanduser()
     except RuntimeError as error:
@@ -198,8 +199,8 @@ def download(name: str, folder: Path) -> Path:
     """Fetches the weights of one of OpenAI's models. Never leaves half a file.
 
     Args:
-        name: One of BACKBONES.
-        folder: Where the file goes, unless the right one is there.
+        name: Name of the model, one of BACKBONES.
+        folder: The folder of the file. If it has the right one already, nothing is downloaded.
 
     Returns:
         The path of the file.
@@ -224,13 +225,14 @@ def download(name: str, folder: Path) -> Path:
 
 
 def read_clip(name: str) -> CLIP:
-    """An OpenAI model in fp32, frozen, in eval mode.
+    """Reads an OpenAI model: fp32, frozen, in eval mode.
 
     Files of other projects have the same tensor names but not always the same activation, heads and
     pixels, and do not state them, so they are refused.
 
     Args:
-        name: One of BACKBONES, `small`, or the path of a file in the format of one of them.
+        name: Name of the model, one of BACKBONES or `small`; or the path of a file in the format of
+            one of them.
     """
     path = weights_file(name)
     state = without_prefix(tensors_by_name(read_checkpoint(path)))
@@ -264,7 +266,7 @@ def read_clip(name: str) -> CLIP:
 
 
 def without_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a CLIP in fp32 by the names that OpenAI's module has for them.
+    """Returns the tensors of a CLIP in fp32 by the names that OpenAI's module has for them.
 
     Training scripts save the model inside `state_dict.`, `module.` or both.
     """
@@ -281,7 +283,9 @@ def without_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def model_with_shapes(state: dict[str, Tensor]) -> str:
-    """open_clip's name of the OpenAI model that has the shapes of a state dict; "" if none has."""
+    """Returns open_clip's name of the OpenAI model with the shapes of a state dict; "" if none has
+    them.
+    """
     try:
         shapes = architecture(state)
     except (KeyError, ValueError, IndexError):  # not a CLIP
@@ -294,7 +298,7 @@ def model_with_shapes(state: dict[str, Tensor]) -> str:
 
 
 def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
-    """The arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
+    """Returns the arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
     def layers(prefix: str) -> int:
         """Layers whose names begin so: at least one. If the weights have none, loading them fails.
         """
@@ -335,17 +339,17 @@ def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def full_token_table(rows: Tensor, weight: Tensor) -> Tensor:
-    """The small CLIP's token embeddings: row `rows[i]` is `weight[i]`.
+    """Returns the small CLIP's token embeddings: row `rows[i]` is `weight[i]`.
 
-    All others are as before training, which starts from this table with no rows given, so they are
-    not stored.
+    Training starts from this table with no rows given. Rows of tokens that it never met are still
+    the same, so they are not stored but drawn again with the same seed.
 
     Args:
         rows: Tokens whose embeddings are stored, (n,).
-        weight: Their embeddings, (n, width).
+        weight: Embeddings of these tokens, (n, width).
 
     Returns:
-        (VOCAB_SIZE, width).
+        The table, (VOCAB_SIZE, width).
     """
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCAB_SIZE, weight.shape[1], generator=generator) * TOKEN_STD

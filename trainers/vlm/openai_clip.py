@@ -1,4 +1,4 @@
-"""The one place that imports OpenAI's `clip`.
+"""Imports OpenAI's `clip`; no other module does.
 
 PyPI's package called `clip` is a clipboard tool: an error names the right one. Checkouts of CoOp,
 MaPLe and similar projects hold a `clip` folder of their own, some with another model in it, and

@@ -1,6 +1,4 @@
-"""Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one,
-convert one.
-"""
+"""Finds, reads, checks, writes and converts prompt checkpoints in CoOp's format."""
 from __future__ import annotations
 
 import json
@@ -28,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
 POSITION = "class_token_position"
-# What a checkpoint may say about how it was made.
+# Keys of what a checkpoint may say about how it was made.
 METADATA = (
     "method",
     "dataset",
@@ -50,7 +48,7 @@ EMBEDDED = {
     f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors"
     for shots in (2, 4)
 }
-# Parts of tensor names in checkpoints of other Dassl methods, and whose they seem to be.
+# Parts of tensor names in checkpoints of other Dassl methods -> words for the method.
 OTHERS = {
     "meta_net": "CoCoOp's",
     "compound_prompts": "MaPLe's or PromptSRC's",
@@ -69,7 +67,7 @@ DESCRIPTIONS = {
 
 
 def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
-    """The checkpoint in CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`.
+    """Finds the checkpoint in CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`.
 
     Args:
         model_dir: Folder of a run of CoOp.
@@ -77,7 +75,7 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
             last epoch, which is what CoOp itself tests.
     """
     folder = Path(model_dir) / FOLDER
-    saved: dict[int, Path] = {}  # by epoch
+    saved: dict[int, Path] = {}  # epoch -> checkpoint
     for file in folder.glob("model.pth.tar-*"):
         number = file.name.rpartition("-")[2]
         if number.isdigit():
@@ -104,7 +102,8 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
 
 
 def prompt_file(name: str | Path) -> Path:
-    """The file of a prompt such as MODEL.INIT_WEIGHTS: an embedded one by name, or a path."""
+    """Returns the file of a prompt such as MODEL.INIT_WEIGHTS: an embedded one by name, or a path.
+    """
     path = EMBEDDED.get(str(name), Path(name))
     if not path.is_file():
         raise WeightsError(
@@ -120,7 +119,7 @@ def prompt_hash(name: str | Path) -> str:
 
 
 def read_metadata(name: str | Path) -> dict[str, str]:
-    """What a prompt checkpoint says about how it was made, by the keys of `METADATA`."""
+    """Reads what a prompt checkpoint says about how it was made, by the keys of `METADATA`."""
     path = prompt_file(name)
     content = None
     if path.suffix != ".safetensors":
@@ -129,11 +128,11 @@ def read_metadata(name: str | Path) -> dict[str, str]:
 
 
 def metadata_in(path: Path, content: object) -> dict[str, str]:
-    """What a checkpoint says about how it was made.
+    """Returns what a checkpoint says about how it was made, by the keys of `METADATA`.
 
     Args:
         path: The checkpoint. A safetensors file says it in its header.
-        content: Content of the checkpoint, where other files say it.
+        content: The content of the checkpoint, in which other files say it.
     """
     stored: Mapping[str, object] = {}
     if path.suffix == ".safetensors":
@@ -154,11 +153,11 @@ class StoredPrompt(NamedTuple):
 
     context: Tensor  # (n_ctx, width), or (K, n_ctx, width) if class-specific
     tensors: dict[str, Tensor]  # all that was saved with it
-    metadata: dict[str, str]  # how it was made, by the keys of `METADATA`, as far as the file says
+    metadata: dict[str, str]  # facts of the file about how it was made, by the keys of `METADATA`
 
     @property
     def backbone(self) -> str:
-        """The one it was learnt with, "" if the file does not say."""
+        """Name of the backbone that it was learnt with; "" if the file does not say."""
         return self.metadata.get(BACKBONE, "")
 
 
@@ -192,7 +191,7 @@ def refuse_other_methods(path: str | Path, tensors: Mapping[str, Tensor]) -> Non
 
     Args:
         path: The checkpoint, for the message.
-        tensors: All its tensors by name.
+        tensors: All tensors of the checkpoint by name.
     """
     for part, method in OTHERS.items():
         names = [name for name in tensors if part in name]
@@ -202,8 +201,7 @@ def refuse_other_methods(path: str | Path, tensors: Mapping[str, Tensor]) -> Non
 
 
 def describe_metadata(metadata: Mapping[str, str]) -> str:
-    """How a prompt was made: `CoOp, 2 shots, learnt on LandCover, seed 1, 100 epochs, small CLIP`.
-    """
+    """Says how a prompt was made: `CoOp, 2 shots, learnt on LandCover, seed 1, 100 epochs, …`."""
     words = []
     for key, text in DESCRIPTIONS.items():
         value = metadata.get(key)
@@ -218,16 +216,16 @@ def load_context(
     name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
     position: str = END, expected_hash: str = "", dataset: str = "",
 ) -> Tensor:
-    """The context of a checkpoint, after checking that it fits model and classes.
+    """Reads the context of a checkpoint, and checks that it fits model and classes.
 
     What the file says about how the prompt was made is logged, and checked too. A file that changes
     while it is read is refused.
 
     Args:
-        name: Path of the checkpoint, or the name of an embedded prompt.
+        name: The path of the checkpoint, or the name of an embedded prompt.
         backbone: The model.
-        class_tokens: For each class the tokens after the context.
-        position: Position of the class name in the prompt.
+        class_tokens: Tokens after the context, for each class.
+        position: Position of the class name in the prompt: END, MIDDLE or FRONT.
         expected_hash: An earlier `prompt_hash` that the file must still have; "" = any.
         dataset: The registered data set that the prompt is used on; "" = none.
 
@@ -258,8 +256,8 @@ def check_context(path: Path, stored: StoredPrompt, backbone: Backbone, position
 
     Args:
         path: The checkpoint, for messages.
-        stored: Its content.
-        backbone: The model that it is used with.
+        stored: The content of the checkpoint.
+        backbone: The model that the prompt is used with.
         position: Position of the class name in the prompt.
     """
     stored_position = stored.metadata.get(POSITION, "")
@@ -295,9 +293,9 @@ def check_classes(
 
     Args:
         path: The checkpoint, for messages.
-        stored: Its content.
-        backbone: The model that it is used with.
-        class_tokens: For each class the tokens after the context.
+        stored: The content of the checkpoint.
+        backbone: The model that the prompt is used with.
+        class_tokens: Tokens after the context, for each class.
     """
     shape = tuple(stored.context.shape)
     if shape[0] != len(class_tokens):
@@ -316,13 +314,13 @@ def check_classes(
 def warn_of_other_backbone(path: Path, stored: StoredPrompt, backbone: Backbone) -> None:
     """Warns of a prompt that was learnt with another model.
 
-    It is known by the embedding of the start token, which CoOp's files hold, or by the name in the
-    file.
+    That model is known by the embedding of the start token, which CoOp's files hold, or by the name
+    in the file.
 
     Args:
         path: The checkpoint, for the message.
-        stored: Its content.
-        backbone: The model that it is used with.
+        stored: The content of the checkpoint.
+        backbone: The model that the prompt is used with.
     """
     prefix = stored.tensors.get("token_prefix")
     learnt_with = stored.backbone
@@ -337,19 +335,19 @@ def warn_of_other_backbone(path: Path, stored: StoredPrompt, backbone: Backbone)
 
 
 def names_of_backbone(name: str) -> tuple[str, ...]:
-    """What the metadata of a prompt may call a backbone."""
+    """The names that the metadata of a prompt may have for a backbone."""
     return name, backbone_name(name), backbone_label(backbone_name(name))
 
 
 def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: Backbone) -> bool:
-    """Whether a row of stored embeddings begins with the model's own of these tokens.
+    """Whether a row of stored embeddings begins with the model's embeddings of some tokens.
 
-    They may be stored in half precision.
+    They may be stored in half precision, so numbers may differ by 1e-3.
 
     Args:
-        stored: (K, length, width), or of one row alone.
-        row: The class, where there are several.
-        tokens: What the row should begin with.
+        stored: Stored embeddings (K, length, width), or those of a single row (length, width).
+        row: The row that is compared, if there are several.
+        tokens: The tokens whose embeddings the row should begin with.
         backbone: The model.
     """
     expected = backbone.embed([tokens])[0].cpu()
@@ -360,7 +358,7 @@ def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: B
 
 
 class TrainingState(NamedTuple):
-    """Where a training ended, as plain data."""
+    """The end of a training, as plain data."""
 
     epoch: int  # number of the last epoch
     optimizer: Mapping[str, Any]  # state of the optimizer; empty = none
@@ -374,12 +372,12 @@ def write_checkpoint(
     """Saves a context so that CoOp's own code reads it.
 
     Args:
-        path: The checkpoint.
-        context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
-        backbone: The model that it was learnt with.
-        class_tokens: Tokens of the class names, which CoOp's files have too.
-        state: Where the training ended.
-        metadata: How the prompt was made, by the keys of `METADATA`.
+        path: The file to write.
+        context: The context, (n_ctx, width), or (K, n_ctx, width) if class-specific.
+        backbone: The model that the context was learnt with.
+        class_tokens: Tokens after the context, for each class, which CoOp's files have too.
+        state: The state of the training at its end.
+        metadata: Facts about how the prompt was made, by the keys of `METADATA`.
     """
     tokenizer = backbone.tokenizer
     length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
@@ -401,7 +399,7 @@ def write_checkpoint(
 
 
 def checkpoint_path(run_folder: Path, epoch: int) -> Path:
-    """Where CoOp saves the prompt of an epoch.
+    """Returns the path at which CoOp saves the prompt of an epoch.
 
     Args:
         run_folder: Folder of the run.
@@ -413,14 +411,15 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
 def convert_prompt(
     source: str | Path, target: str | Path, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes a safetensors copy of a checkpoint: the context, what load_context checks it by, and
-    how it was made.
+    """Writes a safetensors copy of a checkpoint.
+
+    The copy has the context, the tensors by which `load_context` checks it, and how it was made.
 
     Args:
-        source: The checkpoint, or the name of an embedded prompt.
-        target: The copy.
-        metadata: How the prompt was made, by keys of `METADATA`. It replaces what the checkpoint
-            says, which in turn replaces what CoOp's folder names say.
+        source: The path of the checkpoint, or the name of an embedded prompt.
+        target: The path of the copy.
+        metadata: Facts about how the prompt was made, by keys of `METADATA`. They replace what the
+            checkpoint says, which in turn replaces what CoOp's folder names say.
     """
     stored = read_context(prompt_file(source))
     context = stored.context
@@ -439,7 +438,7 @@ def convert_prompt(
 
 
 def with_sorted_header(content: bytes) -> bytes:
-    """The bytes of a safetensors file with the entries of its header in alphabetical order.
+    """Sorts the entries in the header of a safetensors file, given as bytes.
 
     The library writes metadata in random order, and a prompt is known by a hash of its file.
     """

@@ -1,4 +1,4 @@
-"""How a learnt prompt was made, so that the prompts of several seeds and data sets share a row.
+"""Finds out how a learnt prompt was made, so that prompts of several seeds and sets share a row.
 
 The content of a prompt differs from seed to seed. What they have in common is the protocol: the
 method, the number of labelled images, epochs and tokens.
@@ -21,8 +21,8 @@ SEED = re.compile(r"(?i)(?<![a-z0-9])(seed[-_]?)(\d+)(?!\d)")  # such as `seed1`
 CHECKPOINT = re.compile(r"model(-best)?\.pth\.tar(-\d+)?$")
 PROMPT_FOLDER = "prompt_learner"
 PATH_PARTS = 5  # the last parts of a path that may say how a prompt was made
-METHODS = ("CoOp", "KgCoOp", "ProGrad", "FPP")  # that write prompts in CoOp's format
-DEFAULT_METHOD = "CoOp"  # where a path says the shots but no method
+METHODS = ("CoOp", "KgCoOp", "ProGrad", "FPP")  # methods that write prompts in CoOp's format
+DEFAULT_METHOD = "CoOp"  # the method if a path says the shots but no method
 # What CoOp's folders and files say besides: `vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed1`.
 EPOCHS = re.compile(r"(?<![a-z])ep(\d+)(?!\d)|model\.pth\.tar-(\d+)$")
 POSITION = re.compile(r"(?<![a-z])ctp(end|middle|front)")
@@ -33,8 +33,8 @@ class PromptProtocol:
     """How a prompt was made.
 
     Attributes:
-        text: Equal for prompts that were made in the same way.
-        label: Its short form in tables, such as `CoOp 2 shots`.
+        text: A text that is equal for prompts that were made in the same way.
+        label: The short form in tables, such as `CoOp 2 shots`.
     """
 
     text: str
@@ -42,7 +42,7 @@ class PromptProtocol:
 
     @property
     def tag(self) -> str:
-        """Its name in folders, such as `CoOp-2-shots-1f0c9a3e`, the same for all seeds.
+        """The name in folders, such as `CoOp-2-shots-1f0c9a3e`, the same for all seeds.
 
         Where the label does not say everything, a hash of the text follows.
         """
@@ -55,13 +55,14 @@ class PromptProtocol:
 def prompt_protocol(
     path: str, label: str, metadata: Mapping[str, str], dataset_names: Collection[str],
 ) -> PromptProtocol:
-    """The protocol of a learnt prompt.
+    """Returns the protocol of a learnt prompt.
 
     Args:
-        path: The checkpoint, or the name of an embedded prompt.
-        label: PROMPT.LABEL, which wins if it is not empty.
-        metadata: What the checkpoint says: method, shots, epochs, n_ctx, as far as it has them.
-        dataset_names: Names that the data set has in paths.
+        path: The path of the checkpoint, or the name of an embedded prompt.
+        label: The value of PROMPT.LABEL, which wins if it is not empty.
+        metadata: Facts that the checkpoint states: method, shots, epochs, n_ctx, as far as it has
+            them.
+        dataset_names: Names that the data set has in paths, such as EuroSAT and eurosat.
     """
     if label:
         return PromptProtocol(text=label, label=label)
@@ -71,7 +72,7 @@ def prompt_protocol(
 
 
 def protocol_of_metadata(metadata: Mapping[str, str]) -> PromptProtocol:
-    """From what a checkpoint says about its training."""
+    """Returns the protocol that the metadata of a checkpoint states."""
     label = metadata["method"]
     if "shots" in metadata:
         label = shots_label(label, metadata["shots"])
@@ -95,10 +96,12 @@ def has_default_epochs(metadata: Mapping[str, str]) -> bool:
 
 
 def coop_epochs(shots: int, dataset: str) -> int:
-    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above.
+    """Returns the epochs of CoOp's scripts.
+
+    They are 50 for 1 shot and for ImageNet, 100 for up to 4 shots, and 200 above.
 
     Args:
-        shots: Labelled images per class; -1 means all.
+        shots: Number of labelled images per class; -1 = all.
         dataset: Registered name of the data set.
     """
     if shots == 1 or dataset == "ImageNet":
@@ -109,7 +112,7 @@ def coop_epochs(shots: int, dataset: str) -> int:
 
 
 def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtocol:
-    """The protocol that the last parts of a path name.
+    """Returns the protocol that the last parts of a path name.
 
     Seed and data set, which differ within a protocol, are replaced by `*`. CoOp's own folders say
     the number of shots: `CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend`. A checkpoint of another
@@ -117,7 +120,7 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
     files lie, not how they were made.
 
     Args:
-        path: The checkpoint, or the name of an embedded prompt.
+        path: The path of the checkpoint, or the name of an embedded prompt.
         dataset_names: Names that the data set has in paths.
     """
     names = {method_key(name) for name in dataset_names}
@@ -144,10 +147,10 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
 
 
 def text_of_parts(parts: Sequence[str], method: str) -> str:
-    """The parts of a path that say how a prompt was made.
+    """Joins the parts of a path that say how a prompt was made.
 
-    Of what is above them only a hash is given, and nothing where a folder is named after the
-    method. A record is passed on, so it must not hold a path of this computer.
+    The parts above them are replaced by a hash or, if a folder is named after the method, left out.
+    A record is passed on to others, so it must not hold a path of this computer.
 
     Args:
         parts: The last parts, seed and data set replaced by `*`.
@@ -169,8 +172,7 @@ def text_of_parts(parts: Sequence[str], method: str) -> str:
 
 
 def metadata_of_path(path: str) -> dict[str, str]:
-    """What CoOp's folder names say about a prompt: method, shots, seed, epochs, position of the
-    name.
+    """Reads from CoOp's folder names how a prompt was made: method, shots, seed, epochs, position.
     """
     parts = folders_of(path)
     shots = last_number(SHOTS, parts)
@@ -215,13 +217,13 @@ def is_of_method(part: str, method: str) -> bool:
 
     Args:
         part: Name of the folder.
-        method: Such as `CoOp`.
+        method: Name of the method, such as `CoOp`.
     """
     return method_key(part).startswith(method_key(method))
 
 
 def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
-    """The number that a pattern matches last.
+    """Returns the number that a pattern matches last.
 
     Args:
         pattern: A pattern with one group or several, of which one is the number.
@@ -238,11 +240,11 @@ def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
 
 
 def shots_label(method: str, shots: str) -> str:
-    """A method with its number of shots, such as `CoOp 2 shots`.
+    """Returns a method with its number of shots, such as `CoOp 2 shots`.
 
     Args:
         method: The method's label.
-        shots: Training images per class; "-1" or "all" = all training images.
+        shots: Number of training images per class; "-1" or "all" = all.
     """
     if shots in ("-1", "all"):
         return f"{method} all images"

@@ -1,4 +1,4 @@
-"""Context vectors read as words: the tokens whose embeddings are nearest to them."""
+"""Shows context vectors as words: the tokens whose embeddings are nearest to them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from .backbone import Backbone
 from .loading import load_backbone
 from .prompt_files import prompt_file, read_context
 
-AT_ONCE = 64  # vectors compared with the whole vocabulary together; bounds memory
+AT_ONCE = 64  # number of vectors compared with the whole vocabulary together; bounds memory
 CAVEAT = (
     "Nearest tokens rarely mean anything: a context vector may lie far from all of them, and the "
     "text tower reads the vectors together, not one by one."
@@ -42,12 +42,12 @@ class NearestWords:
 
 @torch.no_grad()
 def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[NearestWords]:
-    """The tokens of the vocabulary that are nearest to each vector, control tokens left out.
+    """Finds the tokens of the vocabulary that are nearest to each vector, except control tokens.
 
     Args:
         context: The vectors, (n, width).
-        backbone: The model that they were learnt with.
-        count: Tokens per vector.
+        backbone: The model that the vectors were learnt with.
+        count: Number of tokens per vector.
 
     Returns:
         The tokens of each of the n vectors.
@@ -70,7 +70,7 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
     directions = F.normalize(table, dim=-1)
 
     def best_words(scores: Tensor) -> list[tuple[str, float]]:
-        """The tokens of the highest scores (tokens,), which are text, with their scores."""
+        """The words with the highest scores (tokens,), each with its score."""
         best = scores.topk(min(count, len(table) - len(left_out)))
         words = []
         for token, score in zip(best.indices.tolist(), best.values.tolist(), strict=True):
@@ -92,11 +92,11 @@ def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[N
 
 
 def prompt_table(source: str, backbone: str = "") -> str:
-    """The context of a prompt checkpoint as words.
+    """Returns a table of the context of a prompt checkpoint as words.
 
     Args:
-        source: The checkpoint, or the name of an embedded prompt.
-        backbone: The model's name, where the file does not have it.
+        source: The path of the checkpoint, or the name of an embedded prompt.
+        backbone: The model's name; "" = the one that the file states.
     """
     stored = read_context(prompt_file(source))
     name = backbone or stored.backbone

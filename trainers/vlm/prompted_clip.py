@@ -1,4 +1,4 @@
-"""A CLIP with class names and a context: all that a method predicts with, besides images."""
+"""Joins a CLIP, class names and a context to all that a method needs besides images."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class LoadedModel(NamedTuple):
 
     backbone: Backbone
     classnames: Sequence[str] = ()  # empty = those of the data set
-    weights: str = ""  # identity of its weights, where a record needs it
+    weights: str = ""  # hash of its weights, if a record needs it
 
 
 class PromptedCLIP:
@@ -38,17 +38,18 @@ class PromptedCLIP:
 
     Attributes:
         backbone: The model.
-        classnames: K names.
-        encoder: Text features as a function of the context.
-        context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
+        classnames: Names of the K classes.
+        encoder: The text features as a function of the context.
+        context: The initial context, (n_ctx, width), or (K, n_ctx, width) if class-specific.
         text: Unit text features (K, d) of context and class names, or of texts in their place.
-        zero_shot_text: (K, d), what predictions are compared with: `text`, unless that was learnt.
+        zero_shot_text: Unit text features (K, d) of the zero-shot predictions: `text`, unless the
+            context was learnt by the run.
         lengths: Factors (K,) of the cosines with PROMPT.ENSEMBLE similarity, otherwise 1.
-        scale: exp(logit_scale) times `lengths`: the factor of all cosines, () or (K,).
-        first_of_name: For each class the first one that no prompt can tell from it, because their
-            names or texts are the same; None where all classes differ.
+        scale: The factor of all cosines, exp(logit_scale) times `lengths`, () or (K,).
+        first_of_name: The first class that has the same name or texts, for each of the K classes.
+            No prompt can tell such classes apart. None where all classes differ.
         jacobian: ∂text/∂context (K, d, n_ctx · width); None where gradients go through the graph.
-        budget: How much runs at once.
+        budget: The number of episodes, classes and views at once.
     """
 
     def __init__(
@@ -57,12 +58,13 @@ class PromptedCLIP:
     ) -> None:
         """
         Args:
-            classnames: K names.
-            encoder: Text features of these classes as a function of the context.
-            context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
-            texts: Replace the features of context and class names, for methods that do not change
-                the context.
-            zero_shot_text: (K, d); None = the prompt's own features.
+            classnames: Names of the K classes.
+            encoder: The text features of these classes as a function of the context.
+            context: The context, (n_ctx, width), or (K, n_ctx, width) if class-specific.
+            texts: Features of texts, which replace those of context and class names for methods
+                that do not change the context; None = none.
+            zero_shot_text: Unit text features (K, d) of the zero-shot predictions; None = the
+                prompt's own features.
         """
         self.backbone = encoder.backbone
         self.classnames = classnames
@@ -93,15 +95,15 @@ class PromptedCLIP:
         cls, cfg: CfgNode, backbone: Backbone, classnames: Sequence[str], precision: str,
         texts: ClassTexts | None = None, prompt_hash: str = "",
     ) -> PromptedCLIP:
-        """The initial prompt of the settings.
+        """Builds the initial prompt of the settings.
 
         Args:
             cfg: The settings: the context's words or file, the position of the class names, pixels.
             backbone: The model.
-            classnames: K names.
+            classnames: Names of the K classes.
             precision: Precision of the text tower.
             texts: Templates and descriptions in place of PROMPT.CTX_INIT; None = none.
-            prompt_hash: What the file MODEL.INIT_WEIGHTS must still have; "" = anything.
+            prompt_hash: An earlier hash that the file MODEL.INIT_WEIGHTS must still have; "" = any.
         """
         if cfg.INPUT.PIXEL_MEAN or cfg.INPUT.PIXEL_STD:
             backbone = backbone.with_pixels(cfg.INPUT.PIXEL_MEAN, cfg.INPUT.PIXEL_STD)
@@ -127,25 +129,28 @@ class PromptedCLIP:
         return cls(classnames, encoder, context, texts=features)
 
     def with_context(self, context: Tensor) -> PromptedCLIP:
-        """The same with another context; predictions are compared with this one's zero-shot text.
-        """
+        """Returns the same model with another context. The zero-shot predictions stay the same."""
         return PromptedCLIP(
             self.classnames, self.encoder, context, zero_shot_text=self.zero_shot_text)
 
     def with_zero_shot_text(self, text: Tensor) -> PromptedCLIP:
-        """The same, whose predictions are compared with those of other text features (K, d)."""
+        """Returns the same model with zero-shot predictions by other unit text features (K, d)."""
         other = copy(self)
         other.zero_shot_text = text
         return other
 
     def with_jacobian(self, jacobian: Tensor) -> PromptedCLIP:
-        """The same with gradients by a matrix product. The Jacobian is (K, d, n_ctx · width)."""
+        """Returns the same model with gradients by one matrix product.
+
+        Args:
+            jacobian: ∂text/∂context, (K, d, n_ctx · width).
+        """
         other = copy(self)
         other.jacobian = jacobian
         return other
 
     def find_first_of_name(self) -> list[int] | None:
-        """For each class the first one of its name, see the attribute `first_of_name`."""
+        """Finds the first class of each class's name, see the attribute `first_of_name`."""
         if self.context.dim() == 3:
             return None  # class-specific contexts distinguish classes of one name
         tokens = self.encoder.class_tokens if self.texts is None else self.texts.tokens
@@ -155,7 +160,7 @@ class PromptedCLIP:
         return first
 
     def logits(self, images: Tensor) -> Tensor:
-        """Class logits, bitwise equal for classes of one name.
+        """Computes class logits, bitwise equal for classes of one name.
 
         So votes and ties between these classes do not depend on rounding.
 
@@ -163,24 +168,24 @@ class PromptedCLIP:
             images: Unit image features, (..., d).
 
         Returns:
-            (..., K).
+            Logits, (..., K).
         """
         return self.equal_names(class_logits(images, self.text, self.scale))
 
     def equal_names(self, values: Tensor) -> Tensor:
-        """Values (..., K) with that of the first class of a name for all of them."""
+        """Gives all classes of one name the value of the first of them, (..., K)."""
         if self.first_of_name is None:
             return values
         return values[..., self.first_of_name]
 
     def gradient(self, grad_text: Tensor) -> Tensor:
-        """Gradients of the context.
+        """Computes gradients of the context from gradients of the text features.
 
         Args:
             grad_text: B gradients of the text features, (B, K, d).
 
         Returns:
-            (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
+            Gradients of the context, (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
         """
         if self.jacobian is not None:
             # One product for each class: the Jacobian, which is large, is read where it lies.
@@ -198,7 +203,7 @@ class PromptedCLIP:
 
 
 def first_of_equal(class_tokens: Sequence[Sequence[int]]) -> list[int]:
-    """For each class the first one with the same tokens, usually itself."""
+    """Returns the first class with the same tokens, for each class; usually the class itself."""
     first: dict[tuple[int, ...], int] = {}
     return [first.setdefault(tuple(tokens), label) for label, tokens in enumerate(class_tokens)]
 
@@ -209,8 +214,8 @@ def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
     A text tower that gives such features does not read the names.
 
     Args:
-        text: Features, (K, d).
-        class_tokens: For each class the tokens after the context.
+        text: Unit text features, (K, d).
+        class_tokens: Tokens after the context, for each class.
     """
     classes = torch.tensor(sorted(set(first_of_equal(class_tokens))), device=text.device)
     distinct = text[classes]

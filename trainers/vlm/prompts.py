@@ -1,4 +1,4 @@
-"""From words to tokens: tokenizers, each class's own tokens, and the order of a prompt's tokens.
+"""Turns words into tokens: tokenizers, each class's tokens, and the order of a prompt's tokens.
 
 Towers lay out a prompt as `[start][context][name][.][end]`, which shares its beginning with all
 other classes. CoOp's CLASS_TOKEN_POSITION also allows the name in the middle of the context or in
@@ -27,7 +27,10 @@ FRONT = "front"
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A prompt is `start`, the words' tokens, `end`; the rest of the model's length is `pad`."""
+    """A tokenizer in our form.
+
+    A prompt is `start`, the words' tokens, `end`; the rest of the model's length is `pad`.
+    """
 
     encode: Callable[[str], list[int]]  # the tokens of a text, without control tokens
     start: tuple[int, ...]
@@ -41,14 +44,14 @@ class Tokenizer:
         cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int,
         control: Sequence[int] = (), decode: Callable[[int], str] | None = None,
     ) -> Tokenizer:
-        """A tokenizer of a library, whose start and end tokens are found in a row of tokens.
+        """Wraps a tokenizer of a library. Start and end tokens are found in a row of tokens.
 
         Args:
-            encode: The tokens of a text, without control tokens.
+            encode: A function that returns the tokens of a text, without control tokens.
             row: The library's own tokens of the text ANCHOR, control tokens included.
             pad: The token of the padding.
             control: Other control tokens.
-            decode: The text of one token.
+            decode: A function that returns the text of one token; None = not known.
         """
         row = list(row)
         word = encode(ANCHOR)
@@ -63,9 +66,9 @@ class Tokenizer:
         return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}), decode)
 
     def beginning(self, text: str) -> list[int]:
-        """The tokens of a text at the beginning of a prompt.
+        """Returns the tokens of a text at the beginning of a prompt.
 
-        A control token inside it would end it, or hide the rest.
+        A text with a control token is refused: it would end the prompt there, or hide the rest.
         """
         tokens = self.encode(text)
         if self.control & set(tokens):
@@ -74,7 +77,9 @@ class Tokenizer:
         return tokens
 
     def following(self, text: str) -> list[int]:
-        """The tokens of a text after other words, where some tokenizers mark the space before it.
+        """Returns the tokens of a text after other words.
+
+        They may differ from those at the beginning: some tokenizers mark the space before a word.
         """
         # The text is encoded after a word, whose tokens are then cut off.
         before = self.encode(ANCHOR)
@@ -90,11 +95,11 @@ def clean_name(text: str) -> str:
 
 
 def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """For each class the tokens after the context: its name, a full stop, the end token.
+    """Returns the tokens after the context, for each class: its name, a full stop, the end token.
 
     Args:
-        classnames: K names.
-        tokenizer: Tokenizer of the model.
+        classnames: Names of the K classes.
+        tokenizer: The tokenizer of the model.
     """
     if not classnames:
         raise DataError("no class names: a data set needs at least one class")
@@ -112,7 +117,7 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
     """Warns of a single class, and of names that have the same tokens.
 
     Args:
-        classnames: K names.
+        classnames: Names of the K classes.
         tokens: Tokens of each name, or of each class's texts.
     """
     if len(classnames) == 1:
@@ -141,12 +146,12 @@ class ClassTokenPosition:
     def find(
         cls, name: str, classnames: Sequence[str], tokenizer: Tokenizer,
     ) -> ClassTokenPosition | None:
-        """The order for a position of the class names.
+        """Returns the order for a position of the class names.
 
         Args:
-            name: END, MIDDLE or FRONT.
-            classnames: K names.
-            tokenizer: Tokenizer of the model.
+            name: The position: END, MIDDLE or FRONT.
+            classnames: Names of the K classes.
+            tokenizer: The tokenizer of the model.
 
         Returns:
             None for the end, which is the towers' own order.
@@ -157,11 +162,11 @@ class ClassTokenPosition:
         return cls(name, tuple(lengths))
 
     def of_classes(self, classes: Sequence[int]) -> ClassTokenPosition:
-        """The same for some of the classes."""
+        """Returns the same order for some of the classes."""
         return ClassTokenPosition(self.name, tuple(self.lengths[k] for k in classes))
 
     def order(self, start: int, n_ctx: int, length: int) -> Tensor:
-        """Which token of `[start][context][name][rest]` is at each position of a class's prompt.
+        """Returns which token of `[start][context][name][rest]` is at each position of a prompt.
 
         Args:
             start: Number of start tokens.
@@ -169,7 +174,7 @@ class ClassTokenPosition:
             length: Number of tokens of a prompt.
 
         Returns:
-            Positions (K, length).
+            Positions in the towers' own order, (K, length).
         """
         before_name = 0  # context tokens before the name
         if self.name == MIDDLE:
@@ -189,11 +194,11 @@ class ClassTokenPosition:
 
 
 def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
-    """Puts the tokens of each class's prompt into its order.
+    """Puts the tokens of each class's prompt into another order.
 
     Args:
         tokens: Embeddings (..., K, length, width), or ids (K, length).
-        order: Positions (K, length), of `ClassTokenPosition.order`.
+        order: Positions (K, length), as `ClassTokenPosition.order` returns them.
     """
     order = order.to(tokens.device)
     rows = torch.arange(len(order), device=tokens.device)[:, None]

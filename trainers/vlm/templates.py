@@ -1,4 +1,4 @@
-"""Hand-written prompts with words on both sides of the class name, alone or as an ensemble."""
+"""Finds templates: hand-written prompts with words on both sides of the class name."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,16 +21,17 @@ CLIP_BEST = (
 def find_templates(
     setting: str, dataset: str, template: str | None, ensemble: Sequence[str] = ()
 ) -> list[str]:
-    """The templates that PROMPT.TEMPLATE names.
+    """Returns the templates that PROMPT.TEMPLATE names.
 
-    `ensemble` is the data set's own, such as OpenAI's for CIFAR. Where it has none, it is CoOp's:
-    CLIP's seven and, except on ImageNet, for which these were chosen, the data set's template.
+    `ensemble` names the data set's own, such as OpenAI's for CIFAR. If it has none, the ensemble is
+    CoOp's: CLIP's seven and, except on ImageNet, for which these were chosen, the data set's
+    template.
 
     Args:
-        setting: `coop`, `ensemble`, templates, or "" for none.
+        setting: The value of PROMPT.TEMPLATE: `coop`, `ensemble`, templates, or "" for none.
         dataset: Registered name of the data set.
-        template: The data set's own; None without a data set.
-        ensemble: The data set's ensemble; empty = it has none.
+        template: The data set's own template; None without a data set.
+        ensemble: The data set's own ensemble; empty = it has none.
     """
     if not setting:
         return []

@@ -1,4 +1,4 @@
-"""Text features of all classes for any context, in groups of classes that fit into memory."""
+"""Computes text features of all classes for any context, in groups that fit into memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -31,19 +31,20 @@ class TextEncoder:
         """
         Args:
             backbone: The model.
-            class_tokens: For each class the tokens after the context, `end` included.
-            precision: Precision of the text tower.
+            class_tokens: Tokens after the context, `end` included, for each class.
+            precision: Precision of the text tower: fp32, fp16 or bf16.
             position: Position of the class names; None = after the context.
-            budget: Classes at once; None = as many as fit by their sizes.
-            steps: Gradient steps of an episode, for this budget.
+            budget: The number of classes at once; None = as many as fit by their sizes.
+            steps: Number of gradient steps of an episode, on which a budget by sizes depends.
         """
         self.backbone = backbone
         self.class_tokens = class_tokens
         self.precision = precision
         self.position = position
         all_classes = self.part(range(len(class_tokens)))
-        self.tokens = all_classes.tokens  # that run per context, without those that classes share
-        self.saved_bytes = all_classes.saved_bytes  # by autograd for all classes
+        # Tokens that run per context, without those that classes share.
+        self.tokens = all_classes.tokens
+        self.saved_bytes = all_classes.saved_bytes  # bytes that autograd saves for all classes
         if budget is None:
             budget = Budget.of(backbone, all_classes, steps)
         self.budget = budget
@@ -51,13 +52,13 @@ class TextEncoder:
 
     @property
     def groups(self) -> list[Tower]:
-        """One text tower per group of classes, made again when the budget is another."""
+        """One text tower per group of classes. They are made again when the budget has changed."""
         if self.grouped.size != self.budget.classes:
             self.grouped = self.make_groups()
         return self.grouped.towers
 
     def make_groups(self) -> Groups:
-        """A text tower for each group of as many classes as the budget allows."""
+        """Makes a text tower for each group of as many classes as the budget allows."""
         size = self.budget.classes
         total = len(self.class_tokens)
         towers = []
@@ -67,8 +68,8 @@ class TextEncoder:
         return Groups(size, towers)
 
     def part(self, classes: Sequence[int]) -> Tower:
-        """The text tower for some of the classes: packed if it has plain layers, else the
-        library's.
+        """Makes the text tower for some of the classes: packed if it has plain layers, otherwise
+        the library's.
         """
         position = None
         if self.position:
@@ -81,11 +82,11 @@ class TextEncoder:
 
     @torch.no_grad()
     def text(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Unit text features of B contexts.
+        """Computes unit text features for B contexts, without a graph.
 
         Args:
-            context: (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
-            noise: (B, length, width), added to the embeddings of all tokens; None = none.
+            context: Contexts (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
+            noise: Noise (B, length, width), added to the embeddings of all tokens; None = none.
 
         Returns:
             Features (B, K, d).
@@ -96,11 +97,11 @@ class TextEncoder:
         return torch.cat(features, dim=1)
 
     def of_group(self, context: Tensor, number: int) -> Tensor:
-        """The contexts of a group: all, or those of its classes where they are class-specific.
+        """Returns the contexts of a group: all, or those of its classes if they are class-specific.
 
         Args:
-            context: (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
-            number: Number of the group.
+            context: Contexts (B, n_ctx, width), or (B, K, n_ctx, width) if class-specific.
+            number: Number of the group, from 0.
         """
         if context.dim() != 4:
             return context
@@ -110,12 +111,12 @@ class TextEncoder:
     def with_vjp(
         self, context: Tensor, batched: bool = False,
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Text features, and a function from their gradients to the context's.
+        """Computes text features, and a function from their gradients to the context's.
 
         Args:
             context: B contexts, as in `text`.
-            batched: A single context is given, as (1, n_ctx, width), and gets many gradients at
-                once; the function may then be called repeatedly.
+            batched: Whether a single context (1, n_ctx, width) is given, which gets many gradients
+                at once; the function may then be called repeatedly.
 
         Returns:
             Features (B, K, d), and a function from gradients (B, K, d) to the contexts' (B, n_ctx,
@@ -139,10 +140,10 @@ class TextEncoder:
 
         Args:
             context: B contexts, as in `text`.
-            number: Number of the group.
+            number: Number of the group, from 0.
 
         Returns:
-            A leaf for the context, and the features (B, k, d) as a function of it.
+            A leaf of the graph for the context, and the features (B, k, d) computed from it.
         """
         leaf = context.detach().clone().requires_grad_()
         with torch.enable_grad():
@@ -155,7 +156,7 @@ class Groups:
     def __init__(self, size: int, towers: list[Tower]) -> None:
         """
         Args:
-            size: Classes of a group.
+            size: Number of classes of a group.
             towers: The text tower of each group, in the order of the classes.
         """
         self.size = size
@@ -163,15 +164,15 @@ class Groups:
 
 
 def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tensor:
-    """The context's gradient for gradients of the text features, one per episode.
+    """Computes the context's gradients from gradients of the text features, one per episode.
 
-    In half precision small gradients underflow in the tower. So each episode's is scaled to about 1
-    by a power of two, which is exact, and divided by it again, which the linear backward pass
-    allows.
+    In half precision small gradients underflow in the tower. So each episode's gradient is scaled
+    to about 1 by a power of two, which is exact, and the result is divided by it again, which the
+    linear backward pass allows.
 
     Args:
         text: Features (B, K, d), or (1, K, d) if batched, computed from `context`.
-        context: The leaf of their graph.
+        context: The leaf of their graph, as `forward` returns it.
         grad_text: Gradients of the features, (B, K, d).
         batched: Whether all gradients go through the graph of a single context.
 
@@ -190,15 +191,15 @@ def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tens
 
 
 def gradients_of_one(output: Tensor, leaf: Tensor, output_gradients: Tensor) -> Tensor:
-    """Many gradients through one saved graph, in one backward pass.
+    """Computes many gradients through one saved graph, in one backward pass.
 
     `is_grads_batched` runs many operations once per gradient, which a GPU would wait for: vmap runs
     each once for all of them. On a CPU it takes no longer, and gives the bits of version 1.0.
 
     Args:
-        output: Computed from `leaf`; its graph is kept.
-        leaf: What to differentiate with respect to.
-        output_gradients: (B, ...), B gradients of `output`.
+        output: A tensor computed from `leaf`. Its graph stays for further calls.
+        leaf: The tensor to differentiate with respect to.
+        output_gradients: B gradients of `output`, (B, ...).
 
     Returns:
         B gradients of `leaf`, (B, ...).

@@ -1,4 +1,4 @@
-"""A causal text transformer for prompts that share their beginning.
+"""Runs a causal text transformer on prompts that share their beginning.
 
 Each prompt is `[start][context][class name][.][end]`. The transformer is causal and is read at the
 end token, so
@@ -63,7 +63,7 @@ class TextWeights:
     layers: tuple[Layer, ...]
     heads: int
     activation: str
-    eps: float  # added to the variance, in all norms
+    eps: float  # ε that all norms add to the variance
     final_norm: Affine
     projection: Affine  # (width, d), and a bias (d,) or None
     start: tuple[int, ...]  # control tokens at the start of a prompt
@@ -75,7 +75,7 @@ def affine(module: Any) -> Affine:
 
 
 def openai_text(text: Any, activation: str, start: tuple[int, ...]) -> TextWeights:
-    """The tensors of a text tower under OpenAI's names, which open_clip has kept.
+    """Returns the tensors of a text tower with OpenAI's names, which open_clip has kept.
 
     Args:
         text: OpenAI's CLIP, or a text tower of open_clip.
@@ -131,24 +131,24 @@ class Layout:
     shared: int
     beginning: Block | None  # the shared tokens, as one prompt
     blocks: tuple[Block, ...]
-    ends: Tensor  # (K,), where in the sequence the prompts end
+    ends: Tensor  # positions of the prompts' last tokens in the sequence, (K,)
 
     @classmethod
     def of(
         cls, lengths: Sequence[int], padded: Sequence[int], shared: int, device: torch.device,
     ) -> Layout:
-        """The layout of prompts in ascending order of their lengths.
+        """Lays out prompts in ascending order of their lengths.
 
         Args:
-            lengths: Own tokens of each prompt.
-            padded: The same with padding.
-            shared: Tokens that all prompts begin with.
-            device: Device of the masks.
+            lengths: Number of own tokens of each prompt.
+            padded: Number of own tokens of each prompt, padding included.
+            shared: Number of tokens that all prompts begin with.
+            device: The device of the masks.
         """
         blocks = []
         ends = []
-        first_token = shared  # of the next prompt in the sequence
-        first = 0
+        first_token = shared  # position of the next prompt's first token in the sequence
+        first = 0  # number of the next block's first prompt
         while first < len(lengths):
             length = padded[first]
             prompts = padded.count(length)  # ascending, so all of this length are neighbours
@@ -167,7 +167,7 @@ class Layout:
         """Takes a packed sequence apart.
 
         Args:
-            x: (B, T, ...)
+            x: The packed sequence, (B, T, ...).
 
         Returns:
             The shared tokens (B, shared, ...), and each block (B, prompts, length, ...).
@@ -181,13 +181,13 @@ class Layout:
 
 
 def make_block(lengths: Sequence[int], length: int, shared: int, device: torch.device) -> Block:
-    """A block of prompts with their own tokens after the shared ones.
+    """Makes a block of prompts, with the masks of their attention.
 
     Args:
-        lengths: Own tokens of each prompt.
-        length: The same for all with padding.
-        shared: Tokens that all prompts begin with.
-        device: Device of the masks.
+        lengths: Number of own tokens of each prompt.
+        length: Number of own tokens of every prompt, padding included.
+        shared: Number of tokens that all prompts begin with.
+        device: The device of the masks.
     """
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     after_end = torch.arange(length) >= torch.tensor(lengths)[:, None]  # (prompts, length)
@@ -209,14 +209,14 @@ def make_block(lengths: Sequence[int], length: int, shared: int, device: torch.d
 
 
 def pad_lengths(lengths: Sequence[int], most_blocks: int) -> list[int]:
-    """Lengths for at most `most_blocks` blocks, with as little padding as possible.
+    """Divides prompts into at most `most_blocks` blocks, with as little padding as possible.
 
     Args:
-        lengths: Lengths of prompts in ascending order.
-        most_blocks: How many different lengths the result has at most.
+        lengths: Lengths of the prompts in tokens, ascending.
+        most_blocks: Largest number of blocks, and so of different lengths in the result.
 
     Returns:
-        For each of `lengths` the length of its block.
+        The length of each prompt's block.
     """
     distinct = sorted(set(lengths))
     counts = [lengths.count(length) for length in distinct]
@@ -257,8 +257,8 @@ class TextTower:
         """
         Args:
             weights: The transformer's tensors.
-            class_tokens: For each class the tokens after the context, `end` included.
-            precision: In which it runs.
+            class_tokens: Tokens after the context, `end` included, for each class.
+            precision: Precision of the tower: fp32, fp16 or bf16.
             position: Position of the class names; None = after the context.
         """
         self.weights = weights
@@ -273,7 +273,7 @@ class TextTower:
         self.padded = self.lengths
         if is_gpu(self.device):
             self.padded = pad_lengths(self.lengths, BLOCKS_ON_GPU)
-        self.tokens = sum(self.padded)  # that run per context, padding included
+        self.tokens = sum(self.padded)  # tokens that run per context, padding included
         self.layers = len(weights.layers)
         width = weights.positions.shape[1]
         self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * width * self.layers  # 4 for fp32
@@ -294,11 +294,12 @@ class TextTower:
         self.layouts: dict[tuple[int, int], Layout] = {}
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Unit text features of B contexts.
+        """Computes unit text features for B contexts.
 
         Args:
-            context: (B, n_ctx, width), or class-specific (B, K, n_ctx, width).
-            noise: (B, length, width), added to the tokens of all classes, by position.
+            context: Contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width).
+            noise: Noise (B, length, width), added to the tokens of all classes by position; None =
+                none.
 
         Returns:
             Features (B, K, d), differentiable in the context.
@@ -331,11 +332,11 @@ class TextTower:
             return unit(text)[:, self.restore]
 
     def layout(self, shared: int, separate: int) -> Layout:
-        """The layout of all prompts, made once.
+        """Returns the layout of all prompts, which is made once.
 
         Args:
-            shared: Tokens that all prompts begin with.
-            separate: Tokens of each prompt before those of its class.
+            shared: Number of tokens that all prompts begin with.
+            separate: Number of tokens of each prompt, not shared, before those of its class.
         """
         if (shared, separate) not in self.layouts:
             lengths = [separate + length for length in self.lengths]
@@ -344,10 +345,10 @@ class TextTower:
         return self.layouts[shared, separate]
 
     def pack_shared(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
-        """`[start][context]` once, then the own tokens of all classes.
+        """Packs `[start][context]` once, then the own tokens of all classes.
 
         Args:
-            context: (B, n_ctx, width).
+            context: Contexts, (B, n_ctx, width).
             positions: Embeddings of positions with noise, (1 or B, context_length, width).
 
         Returns:
@@ -364,12 +365,12 @@ class TextTower:
         return x, self.layout(shared, separate=0)
 
     def pack_separate(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
-        """`[start][context][own tokens]` class by class.
+        """Packs `[start][context][own tokens]` class by class.
 
-        For class-specific contexts and other positions of names.
+        This is for class-specific contexts and for other positions of names.
 
         Args:
-            context: (B, K, n_ctx, width).
+            context: Contexts, (B, K, n_ctx, width).
             positions: Embeddings of positions with noise, (1 or B, context_length, width).
 
         Returns:
@@ -401,14 +402,14 @@ class TextTower:
 
 
 def mlp(weights: TextWeights, layer: Layer, x: Tensor) -> Tensor:
-    """The layer's MLP.
+    """Computes a layer's MLP.
 
     QuickGELU, x · sigmoid(c x), is silu(c x) / c: both factors go into the matrix products, which
     saves passes over the largest tensor of the tower.
 
     Args:
         weights: The transformer, for its activation and the ε of its norms.
-        layer: One of its layers.
+        layer: The layer.
         x: The packed sequence (B, T, width), or its tokens at the ends (B, K, width).
     """
     x = F.layer_norm(x, x.shape[-1:], *layer.norm_2, weights.eps)
@@ -430,17 +431,17 @@ def mlp(weights: TextWeights, layer: Layer, x: Tensor) -> Tensor:
 def attention(
     weights: TextWeights, layer: Layer, x: Tensor, layout: Layout, at_end: bool = False,
 ) -> Tensor:
-    """Causal self-attention within each prompt of the packed sequence.
+    """Computes causal self-attention within each prompt of the packed sequence.
 
     Args:
         weights: The transformer, for its heads and the ε of its norms.
-        layer: One of its layers.
+        layer: The layer.
         x: The packed sequence (B, T, width).
-        layout: Where in the sequence the prompts lie.
-        at_end: Only the outputs at the prompts' ends are wanted.
+        layout: The positions of the prompts in the sequence.
+        at_end: Whether only the outputs at the prompts' ends are computed.
 
     Returns:
-        (B, T, width), or (B, K, width) at the ends.
+        The outputs (B, T, width), or (B, K, width) at the ends.
     """
     x = F.layer_norm(x, x.shape[-1:], *layer.norm_1, weights.eps)
     qkv = F.linear(x, *layer.qkv).unflatten(-1, (3, weights.heads, -1))
@@ -467,11 +468,11 @@ def attend(
     block: Block, q: Tensor, k: Tensor, v: Tensor, shared: tuple[Tensor, Tensor] | None = None,
     at_end: bool = False,
 ) -> Tensor:
-    """Attention of each prompt's queries to the shared tokens and, causally, to its own.
+    """Computes attention of each prompt's queries to the shared tokens and, causally, to its own.
 
     Args:
         block: The prompts.
-        q: (B, heads, prompts, length, d), or (B, heads, prompts, 1, d) of the ends.
+        q: Queries (B, heads, prompts, length, d), or those of the ends (B, heads, prompts, 1, d).
         k: Keys of the prompts' own tokens, (B, heads, prompts, length, d).
         v: Values of the prompts' own tokens, of the same shape.
         shared: Keys and values of the shared tokens, (B, heads, shared, d) each; None = there are
@@ -479,7 +480,7 @@ def attend(
         at_end: Whether the queries are those of the ends.
 
     Returns:
-        (B, heads, prompts · queries, d).
+        The outputs, (B, heads, prompts · queries, d).
     """
     # Fused attention saves a GPU memory and launches. It is used where no gradient is needed: it
     # cannot be differentiated for many gradients at once.
@@ -509,14 +510,14 @@ def attend_fused(
     block: Block, q: Tensor, k: Tensor, v: Tensor, shared: tuple[Tensor, Tensor] | None,
     at_end: bool,
 ) -> Tensor:
-    """`attend` by torch's fused attention.
+    """Computes the same as `attend` by torch's fused attention.
 
-    It cannot be differentiated for many gradients at once. Each prompt gets a copy of the shared
-    keys and values. The fused kernels take four dimensions, so episodes and prompts become one.
+    Each prompt gets a copy of the shared keys and values. The fused kernels take four dimensions,
+    so episodes and prompts become one.
 
     Args:
-        block: As for `attend`, like the others.
-        q: Queries.
+        block: The prompts.
+        q: Queries; shapes of all arguments are those of `attend`.
         k: Keys of the prompts' own tokens.
         v: Values of the prompts' own tokens.
         shared: Keys and values of the shared tokens; None = there are none.

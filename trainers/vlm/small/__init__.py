@@ -5,10 +5,10 @@ CARD = Path(__file__).with_name("SMALL_CLIP.md")
 
 
 def card_results(dataset: str) -> dict[str, dict[str, float]]:
-    """The small CLIP's results on a data set, as its card states them.
+    """Reads the small CLIP's results on a data set from its card.
 
     Args:
-        dataset: As the card's table is headed, such as `LandCover`.
+        dataset: The heading of the card's table, such as `LandCover`.
 
     Returns:
         Percent, as {method: {metric: mean over seeds}}; empty for a data set without a table.

@@ -1,5 +1,4 @@
-"""The captions that the small CLIP is trained on: many wordings for the land, the condition and the
-kind of image.
+"""Draws the captions that the small CLIP is trained on: many wordings for land, condition, image.
 
 Every caption names the condition under which a tile is drawn, or says that it is clear, so that the
 words before the class name have a meaning. Not in the training, and so zero-shot in a test:
@@ -84,18 +83,18 @@ IMAGES = ("photo", "aerial photo", "satellite image", "picture", "view", "image"
 
 
 def with_article(words: str) -> str:
-    """Words after `a` or `an`."""
+    """Puts `a` or `an` before words."""
     article = "an" if words[0] in "aeiou" else "a"
     return f"{article} {words}"
 
 
 def draw_caption(rng: np.random.Generator, classname: str, condition: str) -> str:
-    """A random caption of a class under a condition.
+    """Draws a caption of a class under a condition.
 
     Args:
-        rng: Where the random numbers come from.
-        classname: A key of LAND.
-        condition: A key of CONDITION_WORDS.
+        rng: Source of the random numbers.
+        classname: Name of the class, a key of LAND.
+        condition: Name of the condition, a key of CONDITION_WORDS.
     """
     before, after = CONDITION_WORDS[condition]
     land = str(rng.choice(LAND[classname]))
@@ -111,7 +110,7 @@ def draw_caption(rng: np.random.Generator, classname: str, condition: str) -> st
 
 
 def all_words() -> str:
-    """All words of all captions."""
+    """Returns all words of all captions as one text."""
     wordings = ["a an the of", *IMAGES]
     for before, after in CONDITION_WORDS.values():
         wordings += [*before, *after]

@@ -1,8 +1,8 @@
-"""Trains the small CLIP that ships with the package: contrastively, on drawn tiles, in half an hour
-on one core.
+"""Trains the small CLIP that ships with the package, on drawn tiles, in half an hour on one core.
 
-Its class features lie in a narrow cone, as those of every real CLIP do: one channel of the text
-tower is constant and adds the same component to every caption's feature.
+The loss is CLIP's contrastive one. The class features of the model lie in a narrow cone, as those
+of every real CLIP do: one channel of the text tower is constant and adds the same component to
+every caption's feature.
 """
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ import torch.nn.functional as F
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from ....datasets.synthetic import CLASSNAMES, SIZE, draw, tile, tile_rng, to_bytes, under
+from ....datasets.synthetic import (
+    CLASSNAMES,
+    SIZE,
+    apply_condition,
+    draw,
+    tile,
+    tile_rng,
+    to_bytes,
+)
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
 from ....datasets.utils.progress import show_progress
@@ -30,11 +38,12 @@ from .captions import CONDITION_WORDS, LAND, all_words, draw_caption
 
 logger = logging.getLogger(__name__)
 
-PROMPT = "a photo of a"  # of the tests; no caption has it without a condition
+PROMPT = "a photo of a"  # prompt of the tests; no caption has it without a condition
 SCALES = (1.0, 1000.0)  # range of the logit scale
 CLASSES = tuple(LAND)
 CONDITIONS = tuple(CONDITION_WORDS)
-CLEAR_SHARE = 0.25  # of the training tiles; the rest is spread evenly over the other conditions
+# Share of clear training tiles; the rest is spread evenly over the other conditions.
+CLEAR_SHARE = 0.25
 # Tokens of captions; the end token is last
 ROWS = torch.tensor(sorted({START, END, *tokenizer.encode(all_words())}))
 ARCHITECTURE: dict[str, Any] = {
@@ -53,10 +62,10 @@ ARCHITECTURE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How the model is trained. The defaults made the file that ships."""
+    """Settings of the training. The defaults made the file that ships."""
 
-    tiles: int = 18400
-    validation: int = 200  # tiles per class that set the logit scale
+    tiles: int = 18400  # number of training tiles
+    validation: int = 200  # number of tiles per class that set the logit scale
     steps: int = 600
     batch: int = 128
     lr: float = 1.5e-3
@@ -99,13 +108,13 @@ def training_tiles(count: int, seed: int) -> tuple[Tensor, np.ndarray, np.ndarra
         rng = tile_rng("small clip", seed, number)
         image = draw(CLASSES[classes[number]], rng)
         strength = rng.uniform(0.3, 1.0)
-        image = under(CONDITIONS[conditions[number]], image, rng, strength)
+        image = apply_condition(CONDITIONS[conditions[number]], image, rng, strength)
         images.append(to_bytes(image))
     return torch.from_numpy(np.stack(images)), classes, conditions
 
 
 def normalised(images: Tensor) -> Tensor:
-    """Images uint8 (B, H, W, 3) as CLIP takes them, (B, 3, H, W)."""
+    """Normalises images uint8 (B, H, W, 3) as CLIP takes them, (B, 3, H, W)."""
     mean = torch.tensor(OPENAI_MEAN)
     std = torch.tensor(OPENAI_STD)
     return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
@@ -118,8 +127,8 @@ def random_crops(images: Tensor, generator: torch.Generator, uncropped: float) -
     All images are mirrored at random, vertically too, as seen from above.
 
     Args:
-        images: uint8 (B, SIZE, SIZE, 3).
-        generator: Where the random numbers come from.
+        images: Tiles, uint8 (B, SIZE, SIZE, 3).
+        generator: Source of the random numbers.
         uncropped: Share of the images that are not cropped, from 0 to 1.
 
     Returns:
@@ -142,13 +151,13 @@ def random_crops(images: Tensor, generator: torch.Generator, uncropped: float) -
 
 
 def caption_tokens(texts: list[str]) -> Tensor:
-    """Tokens (texts, longest) as indices of ROWS, padded with 0 after the end token."""
+    """Returns tokens (texts, longest) as indices of ROWS, padded with 0 after the end token."""
     tokens = [torch.tensor([START, *tokenizer.encode(text), END]) for text in texts]
     return torch.searchsorted(ROWS, nn.utils.rnn.pad_sequence(tokens, batch_first=True))
 
 
 def new_model(settings: Settings) -> CLIP:
-    """An untrained model whose token table holds only ROWS.
+    """Builds an untrained model whose token table holds only ROWS.
 
     The last channel of its text tower's output is 1 for every caption and stays so in training. The
     last row of the projection is therefore a component that all features share. It starts in a
@@ -177,11 +186,13 @@ def new_model(settings: Settings) -> CLIP:
 
 
 def encode_captions(model: CLIP, tokens: Tensor) -> Tensor:
-    """`model.encode_text` without padding to 77, which has no effect in a causal transformer.
+    """Encodes captions as `model.encode_text` does, but without padding to 77 tokens.
+
+    Padding has no effect in a causal transformer.
 
     Args:
         model: The small CLIP in training.
-        tokens: What `caption_tokens` returns, (N, length).
+        tokens: Tokens of the captions, as `caption_tokens` returns them, (N, length).
 
     Returns:
         Features, not of unit length, (N, d).
@@ -198,7 +209,7 @@ def encode_captions(model: CLIP, tokens: Tensor) -> Tensor:
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor) -> Tensor:
-    """CLIP's symmetric loss where several pairs of a batch may match.
+    """Computes CLIP's symmetric loss where several pairs of a batch may match.
 
     Targets are shared evenly among them. A caption without an image in the batch is a negative
     only.
@@ -219,7 +230,7 @@ def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor
 
 
 def make_optimizer(model: CLIP, settings: Settings) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices alone and a lower rate for the token embeddings.
+    """Makes AdamW with weight decay on matrices alone and a lower rate for the token embeddings.
 
     Args:
         model: The small CLIP in training.
@@ -251,10 +262,10 @@ def train(
     Each tile has a caption and a hard negative: its class under a wrong condition.
 
     Args:
-        images: uint8 (N, SIZE, SIZE, 3).
-        classes: Indices of CLASSES, (N,).
-        conditions: Indices of CONDITIONS, (N,).
-        settings: How it is trained.
+        images: Tiles, uint8 (N, SIZE, SIZE, 3).
+        classes: Classes of the tiles, as indices of CLASSES, (N,).
+        conditions: Conditions of the tiles, as indices of CONDITIONS, (N,).
+        settings: Settings of the training.
 
     Returns:
         The trained model, and the loss of each step.
@@ -300,7 +311,7 @@ def train(
 
 
 def calibrated_scale(cosines: Tensor, labels: Tensor) -> float:
-    """The logit scale at which mean confidence equals accuracy, by bisection to one in a million.
+    """Finds the logit scale at which mean confidence equals accuracy, by bisection to 1e-6.
 
     Args:
         cosines: Cosines of images and classes, (N, K).
