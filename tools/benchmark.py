@@ -28,7 +28,7 @@ REACHED = {None: "", True: "reached", False: "missed"}  # a goal; None: there is
 def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="one round, few images: about three minutes"
+        "--quick", action="store_true", help="one round, few images: about two minutes"
     )
     parser.add_argument(
         "--photos",
