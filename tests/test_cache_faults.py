@@ -350,31 +350,31 @@ def test_an_image_that_changes_after_the_run_has_begun(
 ):
     """Its predictions would be filed under the old image."""
     victim = clean / "kind_c" / "1.bmp"
-    fill = ViewStore.fill
+    encode = ViewStore.encode
 
-    def change_and_fill(store, *args):
+    def change_and_encode(store, wanted):
         if change == "other pixels":
             overwrite([victim])
         elif change == "no image":
             victim.write_bytes(b"nothing")
         else:
-            victim.unlink()
-        fill(store, *args)
+            victim.unlink(missing_ok=True)
+        return encode(store, wanted)
 
-    monkeypatch.setattr(ViewStore, "fill", change_and_fill)
+    monkeypatch.setattr(ViewStore, "encode", change_and_encode)
     opts = cache if cached else ()
     line = refusal(clean, "run", *opts, "DATALOADER.ON_BAD_IMAGE", "skip")
     assert f"{victim} has changed since this run began" in line
 
 
 def test_an_image_that_is_only_touched_goes_on(logits_of, clean, monkeypatch):
-    fill = ViewStore.fill
+    encode = ViewStore.encode
 
-    def touch_and_fill(store, *args):
+    def touch_and_encode(store, wanted):
         os.utime(clean / "kind_c" / "1.bmp", (1, 1))
-        fill(store, *args)
+        return encode(store, wanted)
 
-    monkeypatch.setattr(ViewStore, "fill", touch_and_fill)
+    monkeypatch.setattr(ViewStore, "encode", touch_and_encode)
     assert len(logits_of(clean, "run")) == 12
 
 
