@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measures, and prints the tables; argv = None takes the arguments of this process."""
     parser = tool_parser(__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="one round, few images: about three minutes"
+        "--quick", action="store_true", help="one round, few images: about two minutes"
     )
     parser.add_argument(
         "--photos",

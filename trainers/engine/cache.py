@@ -65,8 +65,10 @@ class ArrayCache:
         write_json(self.folder / "key.json", dict(self.key))
         if size >= 1e8:
             size_in_words = f"{size / 1e9:.2f} GB"
-        else:
+        elif size >= 1e5:
             size_in_words = f"{size / 1e6:.1f} MB"
+        else:
+            size_in_words = f"{size / 1e3:.0f} kB"
         logger.info("%s take %s in %s", what, size_in_words, self.folder)
         with writing(self.folder):  # another process may remove it
             free = shutil.disk_usage(self.folder).free
