@@ -207,19 +207,19 @@ def usable_dataset(name: str, root: Path | None) -> Dataset | None:
     return None
 
 
-def check_unless(bad: bool, what: str, found: str, advice: str, state: str = NOTE) -> MachineCheck:
+def check_unless(bad: bool, what: str, result: str, advice: str, state: str = NOTE) -> MachineCheck:
     """Returns a check that is OK, or has a state and an advice if `bad`.
 
     Args:
         bad: Whether something is not as it should be.
         what: Name of what was checked.
-        found: Result of the check, in words.
+        result: Result of the check, in words.
         advice: Advice if `bad`.
         state: State of the check if `bad`: NOTE or FAULT.
     """
     if bad:
-        return MachineCheck(what, found, state, advice)
-    return MachineCheck(what, found)
+        return MachineCheck(what, result, state, advice)
+    return MachineCheck(what, result)
 
 
 def precision(
