@@ -32,6 +32,7 @@ from .record import (
     AUTO,
     FILE_NAME,
     RESULTS_FILE,
+    Difference,
     RunRecord,
     describe_difference,
     hashes_of_files,
@@ -65,6 +66,11 @@ UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
 HARMLESS_FILE = re.compile(
     r"record\.json|lock|\.(lock|clock)\.\w+|\.nfs\w+|\.DS_Store|\.gitkeep|\.gitignore"
 )
+# Fields of a record that say which images a run has. Other images have another listing, number and
+# hash: what has changed among the images says it all.
+IMAGE_FIELDS = {
+    "data.images", "data.listing", "data.n", "data.subset", "data.classes", "data.groups",
+}
 REMEDY = "Use TAG (without --output-dir), --overwrite or another --output-dir."
 
 
@@ -687,41 +693,59 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
         changed = changed_positions(path, asked.listing)
         if are_not_predicted(path, state.record, changed):
             return
-    # Other images have another listing, number and hash: what has changed among them says it all.
-    image_fields = {
-        "data.images",
-        "data.listing",
-        "data.n",
-        "data.subset",
-        "data.classes",
-        "data.groups",
-    }
     reasons = []
-    if image_fields & difference.keys():
+    if IMAGE_FIELDS & difference.keys():
         changes = describe_images(path, state.record, state.results is not None, asked.listing)
-        if "data.classes" in difference:
-            changes.append("class names differ")
-        if "data.groups" in difference:
-            changes.append("groups of the images differ")
-        if not changes:
-            changes.append("other images, or another order of them")
-        reasons.append(f"was made with other data: {', '.join(changes)}")
+        reasons.append(describe_other_data(changes, difference))
+    reasons += describe_other_run(difference, asked.record.method["trainer"])
+    raise ConfigError(f"{path} {'; it '.join(reasons)}. {REMEDY}")
+
+
+def describe_other_data(changes: Sequence[str], difference: Difference) -> str:
+    """Describes how the data of two runs differ.
+
+    Args:
+        changes: What has changed among the images and labels, in words.
+        difference: All fields in which the records of the two runs differ.
+    """
+    words = list(changes)
+    if "data.classes" in difference:
+        words.append("class names differ")
+    if "data.groups" in difference:
+        words.append("groups of the images differ")
+    if not words:
+        words.append("other images, or another order of them")
+    return f"was made with other data: {', '.join(words)}"
+
+
+def describe_other_run(difference: Difference, trainer: str) -> list[str]:
+    """Describes how two runs differ besides their data: in weights, code and settings.
+
+    Args:
+        difference: All fields in which the records of the two runs differ.
+        trainer: The method of the run that is asked for.
+
+    Returns:
+        One phrase for each of the three that differs.
+    """
+    # The code, settings and views of another method differ too: its name says it all.
+    is_other_method = "method.trainer" in difference
+    reasons = []
     if "model.weights" in difference:
         weights = describe_difference({"weights": difference["model.weights"]})
         reasons.append(f"was made with other weights: {weights}")
-    if state.record.method["trainer"] != asked.record.method["trainer"]:
-        # The code, settings and views of another method differ too: its name says it all.
-        for name in list(difference):
-            if not name.startswith(("method.trainer", "data.", "model.")):
-                del difference[name]
-    if "method.source" in difference:
-        trainer = asked.record.method["trainer"]
+    if "method.source" in difference and not is_other_method:
         reasons.append(f"was made with other code of {trainer}: the method was edited since")
-    named = {*image_fields, "model.weights", "method.source"}
-    others = {name: pair for name, pair in difference.items() if name not in named}
-    if others:
-        reasons.append(f"holds a run with other settings ({describe_difference(others)})")
-    raise ConfigError(f"{path} {'; it '.join(reasons)}. {REMEDY}")
+    settings = {}
+    for name, values in difference.items():
+        if name in IMAGE_FIELDS or name in ("model.weights", "method.source"):
+            continue
+        if is_other_method and not name.startswith(("method.trainer", "data.", "model.")):
+            continue
+        settings[name] = values
+    if settings:
+        reasons.append(f"holds a run with other settings ({describe_difference(settings)})")
+    return reasons
 
 
 def changed_positions(path: Path, listing: Columns) -> set[int]:
