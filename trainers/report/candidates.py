@@ -94,7 +94,7 @@ def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
                 continue
             text = value_text(value)
             values[text] = value
-            column = column_of[id(measured)]
+            column = column_of[measured]
             by_column.setdefault(column, {}).setdefault(text, []).append(measured)
             default = text
             if key in measured.record.changed:

@@ -368,8 +368,8 @@ def largest_of_each_family(columns: Sequence[Column]) -> list[Column]:
     return [column for column in columns if chosen[column.family] is column]
 
 
-def make_columns(runs: Iterable[Measured]) -> tuple[list[Column], dict[int, Column]]:
-    """The sets of images of some runs, and the column of each run by its id()."""
+def make_columns(runs: Iterable[Measured]) -> tuple[list[Column], dict[Measured, Column]]:
+    """The sets of images of some runs, and the column of each run."""
     groups = {}
     columns = []
     for group in group_records(runs, "column", record_of):
@@ -387,7 +387,7 @@ def make_columns(runs: Iterable[Measured]) -> tuple[list[Column], dict[int, Colu
         final_column = replace(column, family=families[column.dataset])
         final_columns.append(final_column)
         for measured in groups[column]:
-            column_of[id(measured)] = final_column
+            column_of[measured] = final_column
     return final_columns, column_of
 
 
@@ -591,7 +591,7 @@ Layer = dict[Column, list[Measured]]
 
 
 def separate_layers(
-    group: Sequence[Measured], column_of: Mapping[int, Column], notes: list[str],
+    group: Sequence[Measured], column_of: Mapping[Measured, Column], notes: list[str],
 ) -> list[Layer]:
     """The runs of one row, in layers that have each seed of a column at most once.
 
@@ -600,12 +600,12 @@ def separate_layers(
 
     Args:
         group: Runs that are the same for the purpose "row".
-        column_of: The column of each run by its id().
+        column_of: The column of each run.
         notes: Gets a note on each run that was found twice.
     """
     by_column: dict[Column, list[Measured]] = {}
     for measured in group:
-        by_column.setdefault(column_of[id(measured)], []).append(measured)
+        by_column.setdefault(column_of[measured], []).append(measured)
     layers: list[Layer] = []
     for column, runs in by_column.items():
         cells = layers_of_cell(runs, notes)

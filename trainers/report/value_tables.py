@@ -294,19 +294,19 @@ class ValueGrid:
         self,
         runs: Sequence[Measured],
         backbones: Sequence[BackboneRuns],
-        column_of: Mapping[int, Column],
+        column_of: Mapping[Measured, Column],
     ) -> None:
         """Puts each run into its row, value and data set.
 
         Args:
             runs: The test runs of the table.
             backbones: The same runs by backbone.
-            column_of: The data set of each run, by the id() of the run.
+            column_of: The data set of each run.
         """
         backbone_of = {}
         for backbone in backbones:
             for run in backbone.runs:
-                backbone_of[id(run.run)] = backbone.label
+                backbone_of[run.run] = backbone.label
         tuned = []
         untuned = []
         for run in runs:
@@ -323,11 +323,11 @@ class ValueGrid:
             row = make_row(group[0].record, self.spec.rows, unstated, group)
             self.rows.append(row)
             for run in group:
-                backbone_label = backbone_of[id(run.run)]
+                backbone_label = backbone_of[run.run]
                 key, label = column_value(self.spec.columns, run, group, backbone_label)
                 self.values.setdefault(key, label)
                 runs_by_column = self.cells.setdefault((row, key), {})
-                runs_by_column.setdefault(column_of[id(run)], []).append(run)
+                runs_by_column.setdefault(column_of[run], []).append(run)
         self.printed = dict(self.values)
         labels = list(self.printed.values())
         for key, label in self.printed.items():
