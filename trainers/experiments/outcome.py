@@ -138,11 +138,7 @@ def measure_runs(
     measured.notes[:0] = notes
     by_plan = {}
     for measured_run in measured.test:
-        if measured_run.run in planned:
-            by_plan[planned[measured_run.run]] = measured_run
-    by_folder = {run.folder: run for run in planned.values()}
-    for measured_run in measured.test:
-        by_plan.setdefault(by_folder[measured_run.run.folder], measured_run)
+        by_plan[planned[measured_run.run]] = measured_run
     validation = [run for run in planned.values() if run.split == "val"]
     return FinishedRuns(experiment, workspace, by_plan, validation), measured
 
