@@ -10,8 +10,9 @@ from typing import Any
 from ..config.settings import setting_title
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
-from .grid import Column, Grid, grid_of, make_columns, record_of, value_of
+from .grid import Column, Grid
 from .grid_notes import grid_notes
+from .make_grid import grid_of, make_columns, record_of, value_of
 from .measure import Measured
 from .sentences import PROMPT, backbone_words, joined_with_and
 from .zero_shot import untuned_prompts, zero_shot_parts

@@ -12,7 +12,8 @@ from ...datasets.utils.registry import nearest
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
 from .arrange import sort_key
-from .grid import Column, layers_of_cell, make_columns, make_row, record_of, twin_words, value_of
+from .grid import Column, twin_words
+from .make_grid import layers_of_cell, make_columns, make_row, record_of, value_of
 from .measure import MOST_FAILURES, Measured
 from .metrics import ranking_metrics
 from .sentences import difference_words

@@ -11,24 +11,20 @@ from ..runs.record import canonical_json, group_records
 from . import published as paper
 from .arrange import BackboneRuns, by_backbone
 from .entries import average_entry
-from .grid import (
-    Column,
-    Row,
+from .grid import Column, Row, joined_parts, largest_of_each_family, twin_words
+from .grid_notes import default_notes, differing_note, have_other_defaults
+from .layout import TableSpec
+from .make_grid import (
     distinct_rows,
     groups_by_value,
-    joined_parts,
-    largest_of_each_family,
     layers_of_cell,
     make_columns,
     make_row,
     record_of,
     row_order,
     shared_settings,
-    twin_words,
     value_of,
 )
-from .grid_notes import default_notes, differing_note, have_other_defaults
-from .layout import TableSpec
 from .marks import Entries, mark_best, with_difference
 from .measure import Measured
 from .metrics import find_metric

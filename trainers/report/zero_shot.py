@@ -7,7 +7,7 @@ from typing import Any
 
 from ..registry import ZERO_SHOT, method_info
 from ..runs.record import RunRecord, canonical_json
-from .grid import OF_ZERO_SHOT
+from .make_grid import OF_ZERO_SHOT
 from .measure import Measured
 from .sentences import is_untuned_prompt, starts_from_prompt
 
