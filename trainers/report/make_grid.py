@@ -38,7 +38,8 @@ MOST_SHARED = 0.1
 OF_EACH_SEED = ("seed", "model.prompt.hash", "method.training.images")
 EXPORTED_DIGITS = 1e-4  # confidences of a copy may be rounded
 
-Layer = dict[Column, list[Measured]]  # the runs of one row by column, each seed at most once
+# A part of a group that becomes one row: its runs by column, with each seed at most once.
+Layer = dict[Column, list[Measured]]
 
 
 def grid_of(
@@ -162,7 +163,7 @@ def select(runs: Iterable[Measured], is_wanted: Callable[[RunRecord], bool]) -> 
 def groups_by_value(
     runs: Sequence[Measured], stated: Sequence[str], hidden: Sequence[str],
 ) -> list[list[Measured]]:
-    """The runs of each row.
+    """Groups of runs that may be in one row.
 
     A row that states the value of a setting has the runs with this value, whether they were given
     it or it is the default of their data set.
@@ -278,7 +279,7 @@ def all_have_value(records: Sequence[RunRecord], key: str, value: Any) -> bool:
 def separate_layers(
     group: Sequence[Measured], column_of: Mapping[Measured, Column], notes: list[str],
 ) -> list[Layer]:
-    """The runs of one row, in layers that have each seed of a column at most once.
+    """The runs of one group, in layers that have each seed of a column at most once.
 
     Runs of equal ids are the same run and count once. Runs that may not be pooled as seeds of one
     another, and different runs of one seed, are in different layers: each becomes a row.
@@ -328,11 +329,14 @@ def distance(layer: Layer, cell: Sequence[Measured]) -> float:
 
 
 def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Measured]]:
-    """The runs of one row and column, the largest layer first.
+    """Separates the runs of one group and column, so that each layer has a seed at most once.
 
     Args:
-        runs: Runs of the cell.
+        runs: Runs of the group on the images of the column.
         notes: Gets a note on each run that counts once with another; changed in place.
+
+    Returns:
+        The runs of each layer, the layer with most runs first.
     """
     different: dict[str, Measured] = {}
 
