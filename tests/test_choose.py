@@ -233,6 +233,18 @@ def test_any_swept_setting_by_key_or_short_name(tmp_path):
         choice_table(tmp_path, "steps", "eec")
 
 
+def test_two_methods_that_sweep_a_setting_of_one_name_share_the_columns_of_their_table(tmp_path):
+    key = "TRAINER.OTPT.LAMBDA"
+    for dataset in ("UCF101", "EuroSAT"):
+        make_values(tmp_path, dataset, "test", {10: 1.2, 30: 2.2})
+        make_values(tmp_path, dataset, "test", {5: 2.2, 18: 1.2}, key, "OTPT", f"{dataset}/otpt")
+    table = choice_table(tmp_path)
+    assert table.columns == ["UCF101", "EuroSAT", "Average"]
+    for method in ("SoC", "O-TPT"):
+        by_column = [entry(table, "ECE", f"{method}: default", name).value for name in table.columns]
+        assert by_column[2] == pytest.approx(np.mean(by_column[:2]))
+
+
 def test_a_setting_whose_values_are_lists(tmp_path):
     make_run(tmp_path, settings={"TRAINER.SOC.PAIR": [0.5, 0.5]}, sharpness=1.2)
     make_run(tmp_path, settings={"TRAINER.SOC.PAIR": [0.1, 0.9]}, sharpness=2.2)

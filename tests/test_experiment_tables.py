@@ -6,12 +6,12 @@ import pytest
 from promptcal.trainers.experiments.definition import names, read_experiment
 from promptcal.trainers.experiments.layouts import LAYOUTS, layout_fields
 from promptcal.trainers.experiments.layouts.build import build_layout
-from promptcal.trainers.experiments.outcome import write_outcome
+from promptcal.trainers.experiments.outcome import measure_runs, write_outcome
 from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report import published
 from promptcal.trainers.report.layout_figures import FIGURES
 
-from finished_experiments import finished_runs, outcome_of
+from finished_experiments import finished_runs, outcome_of, plan_of
 from made_runs import entry, make_record
 
 
@@ -117,6 +117,19 @@ def test_averages_use_the_sets_that_all_cells_have(tmp_path):
     assert len(rows) == 3 and "flow_delta" in " ".join(rows)
     assert rows["SoC"][1].value == pytest.approx(100 * np.mean(values))
     assert re.search("Left out.*UCF101", "\n".join(table.notes))
+
+
+def test_runs_that_an_earlier_experiment_measured_belong_to_the_plan_of_the_next(tmp_path):
+    experiment, workspace, plan = plan_of(tmp_path, "seeds", keep=only("dtd"))
+    layout = build_layout(experiment, workspace)
+    known = {}
+    first, _ = measure_runs(experiment, workspace, plan, {}, layout, known)
+    second, second_runs = measure_runs(experiment, workspace, plan, {}, layout, known)
+    assert set(first.measured) == set(second.measured) == set(plan)
+    assert list(second.measured.values()) == second_runs.test
+    for planned, measured in second.measured.items():
+        assert measured.run.folder == planned.folder
+        assert measured.metrics is first.measured[planned].metrics  # measured once
 
 
 @pytest.mark.slow

@@ -174,6 +174,8 @@ def test_a_sweep_over_methods_or_splits_names_what_each_row_is(train, tmp_path):
     (["OPTIM.LR", "0.1", "1e-1"], "two values of --sweep are the same run"),
     (["PROMPT.CTX_INIT", "a photo of a", "a_photo_of_a"], "two values of --sweep are the same run"),
     (["DATASET.NUM_SHOTS", "2", "4"], "or the setting has no effect here"),
+    (["TEST.LIMIT", "20", "30"], "two values of --sweep are the same run"),  # of 12 images
+    (["TEST.LIMIT", "11", "0"], ""),
     (["TTA.STEPS", "1", "-2"], "TTA.STEPS is -2; it must be 0 or more"),
     (["OPTIM.LR", "0.1"], ""), (["OPTIM.LR"], "it needs a setting and its values"),
     (["OPTIM.LR", "0.1", "0.1"], "a value of OPTIM.LR is given twice"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_sweep(configs, len(seeds_to_run))
     if len(configs) > 1:
         check_folders(configs, len(seeds_to_run))
+    if args.sweep and args.sweep.key == "TEST.LIMIT":
+        check_sweep(configs, len(seeds_to_run), {"TEST.LIMIT": images_to_limit(configs[0])})
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.
     from promptcal.trainers.runs.summary import result_table, seeds_table, sweep_table
 
@@ -133,23 +135,34 @@ def check_root(args: argparse.Namespace) -> None:
                 DATASET_REGISTRY.get(str(value)).check_root(args.root)
 
 
-def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
+def check_sweep(
+    configs: Sequence[CfgNode], number_of_seeds: int, resolved: Mapping[str, object] | None = None,
+) -> None:
     """Refuses a sweep of which two values are the same run.
 
     Args:
         configs: The settings of all runs, those of one value after each other.
         number_of_seeds: Number of seeds of each value.
+        resolved: What settings stand for, as far as the data tells; see `effective_settings`.
     """
     first_seeds = configs[::number_of_seeds]
     known: list[dict[str, object]] = []
     for cfg in first_seeds:
-        settings = effective_settings(cfg)
+        settings = effective_settings(cfg, resolved)
         if settings in known:
             raise ConfigError(
                 "two values of --sweep are the same run: they mean the same, or the "
                 "setting has no effect here"
             )
         known.append(settings)
+
+
+def images_to_limit(cfg: CfgNode) -> int:
+    """The number of images that TEST.LIMIT selects from. Limits above it are one run."""
+    from promptcal.trainers.base import without_few_shot_sampling
+
+    # Drawing a few-shot sample would write it to the data root.
+    return build_trainer(without_few_shot_sampling(cfg)).data.available
 
 
 def check_folders(configs: Sequence[CfgNode], number_of_seeds: int) -> None:

@@ -121,7 +121,7 @@ def measure_runs(
         known: Keeps measured runs for the next experiment.
     """
     notes = []
-    planned: dict[int, PlannedRun] = {}  # by the id() of the run that was read
+    planned: dict[FinishedRun, PlannedRun] = {}
     read: list[FinishedRun] = []
     for run in runs:
         if run in failed:  # whether a folder holds this run was decided by records, before
@@ -132,17 +132,13 @@ def measure_runs(
         except (DataError, ValueError) as error:
             notes.append(f"Missing: {run.described} ({error}).")
             continue
-        planned[id(finished)] = run
+        planned[finished] = run
         read.append(finished)
     measured = measure(read, layout, known, must_have_runs=False)
     measured.notes[:0] = notes
     by_plan = {}
     for measured_run in measured.test:
-        if id(measured_run.run) in planned:
-            by_plan[planned[id(measured_run.run)]] = measured_run
-    by_folder = {run.folder: run for run in planned.values()}
-    for measured_run in measured.test:
-        by_plan.setdefault(by_folder[measured_run.run.folder], measured_run)
+        by_plan[planned[measured_run.run]] = measured_run
     validation = [run for run in planned.values() if run.split == "val"]
     return FinishedRuns(experiment, workspace, by_plan, validation), measured
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config.settings import setting_title
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
-from .grid import Column, Grid, grid_of, make_columns, record_of, value_of
+from .grid import Column, Grid
 from .grid_notes import grid_notes
+from .make_grid import grid_of, make_columns, record_of, value_of
 from .measure import Measured
 from .sentences import PROMPT, backbone_words, joined_with_and
 from .zero_shot import untuned_prompts, zero_shot_parts
@@ -98,7 +99,7 @@ def arrange(measured: Sequence[Measured]) -> list[Grid]:
     all_columns, _ = make_columns(measured)
     for table in by_backbone(measured):
         sweeps = find_sweeps(table.runs)
-        in_sweeps = set()
+        in_sweeps: set[Measured] = set()
         sweep_grids = []
         for sweep in sweeps:
             title = f"{table.label}: {sweep_words(sweep)}"
@@ -107,7 +108,7 @@ def arrange(measured: Sequence[Measured]) -> list[Grid]:
             grid.notes += grid_notes(grid)
             sweep_grids.append(grid)
             in_sweeps |= sweep.shown_only_here
-        main_runs = [run for run in table.runs if id(run) not in in_sweeps]
+        main_runs = [run for run in table.runs if run not in in_sweeps]
         runs = [*main_runs, *zero_shot_parts(main_runs)]
         main = grid_of(runs, table.label, table.label, other_columns=all_columns)
         main.notes += grid_notes(main)
@@ -122,12 +123,12 @@ class Sweep:
     Attributes:
         key: The setting.
         runs: Sorted by value.
-        shown_only_here: id() of the runs that the main table does not show.
+        shown_only_here: The runs that the main table does not show.
     """
 
     key: str
     runs: list[Measured]
-    shown_only_here: set[int]
+    shown_only_here: set[Measured]
 
 
 def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
@@ -139,38 +140,38 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
     for key in keys:
         methods = set()
         for run in runs:
-            if differing[id(run)] == {key}:
+            if differing[run] == {key}:
                 methods.add(run.run.trainer)
         members = []
         for run in runs:
-            if run.run.trainer in methods and differing[id(run)] <= {key}:
+            if run.run.trainer in methods and differing[run] <= {key}:
                 members.append(run)
         members = on_swept_columns(key, members, column_of)
         if members:
             members.sort(key=lambda run: sort_key(value_of(key, run.record, members)))
             only_here = set()
             for run in members:
-                if differing[id(run)] == {key}:
-                    only_here.add(id(run))
+                if differing[run] == {key}:
+                    only_here.add(run)
             sweeps.append(Sweep(key, members, only_here))
     return sweeps
 
 
 def differences_from_main(
-    runs: Sequence[Measured], keys: Sequence[str], column_of: dict[int, Column],
-) -> dict[int, set[str]]:
+    runs: Sequence[Measured], keys: Sequence[str], column_of: Mapping[Measured, Column],
+) -> dict[Measured, set[str]]:
     """The swept settings in which each run differs from the main table.
 
     Args:
         runs: Runs with one backbone.
         keys: The swept settings.
-        column_of: The set of images of each run, by the id() of the run.
+        column_of: The set of images of each run.
 
     Returns:
-        Keys by the id() of the run.
+        The keys of these settings, by run.
     """
     main_values = {key: main_values_of(key, runs, column_of) for key in keys}
-    differing: dict[int, set[str]] = {}
+    differing: dict[Measured, set[str]] = {}
     for measured in runs:
         setup = setup_of(measured, column_of)
         of_run = set()
@@ -180,7 +181,7 @@ def differences_from_main(
         if "TEST.ORDER" in of_run:
             # Only a correlated order has a correlation: it does not differ in a second setting.
             of_run.discard("TEST.CORRELATION")
-        differing[id(measured)] = of_run
+        differing[measured] = of_run
     return differing
 
 
@@ -230,18 +231,18 @@ def value_text(key: str, measured: Measured) -> str:
     return DEFAULT
 
 
-def setup_of(measured: Measured, column_of: dict[int, Column]) -> Setup:
+def setup_of(measured: Measured, column_of: Mapping[Measured, Column]) -> Setup:
     """Method, prompt and images of a run.
 
     Args:
         measured: The run.
-        column_of: The set of images of each run, by the id() of the run.
+        column_of: The set of images of each run.
     """
-    return measured.run.trainer, str(measured.record.get(PROMPT)), column_of[id(measured)]
+    return measured.run.trainer, str(measured.record.get(PROMPT)), column_of[measured]
 
 
 def main_values_of(
-    key: str, runs: Sequence[Measured], column_of: dict[int, Column],
+    key: str, runs: Sequence[Measured], column_of: Mapping[Measured, Column],
 ) -> dict[Setup, str]:
     """For each setup the value of a swept setting that the main table shows.
 
@@ -250,7 +251,7 @@ def main_values_of(
     Args:
         key: Key of the setting.
         runs: Runs with one backbone.
-        column_of: The set of images of each run, by the id() of the run.
+        column_of: The set of images of each run.
 
     Returns:
         Values as JSON text, or `DEFAULT`.
@@ -273,14 +274,14 @@ def main_values_of(
 
 
 def on_swept_columns(
-    key: str, runs: Sequence[Measured], column_of: dict[int, Column],
+    key: str, runs: Sequence[Measured], column_of: Mapping[Measured, Column],
 ) -> list[Measured]:
     """The runs whose prompt and images occur with several values of the setting in one method.
 
     Args:
         key: Key of a swept setting.
         runs: Runs with one backbone.
-        column_of: The set of images of each run, by the id() of the run.
+        column_of: The set of images of each run.
     """
     values: dict[Setup, set[str]] = {}
     for measured in runs:

@@ -12,7 +12,8 @@ from ...datasets.utils.registry import nearest
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
 from .arrange import sort_key
-from .grid import Column, layers_of_cell, make_columns, make_row, record_of, twin_words, value_of
+from .grid import Column, twin_words
+from .make_grid import layers_of_cell, make_row, record_of, value_of
 from .measure import MOST_FAILURES, Measured
 from .metrics import ranking_metrics
 from .sentences import difference_words
@@ -75,14 +76,16 @@ def check_choice(names: Sequence[str], swept: Iterable[str], criterion: str) -> 
                           f"Known: {', '.join(ranking)}.")
 
 
-def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
+def find_candidates(
+    runs: Sequence[Measured], key: str, column_of: Mapping[Measured, Column],
+) -> list[Candidates]:
     """The runs that differ in one setting only, where a data set has several values.
 
     Args:
         runs: Runs with one backbone.
         key: Key of the setting.
+        column_of: The set of images of each run. All candidates of a table share these columns.
     """
-    _, column_of = make_columns(runs)
     candidates = []
     for group in group_records(runs, "row", record_of, without=key):
         by_column: dict[Column, dict[str, list[Measured]]] = {}
@@ -94,7 +97,7 @@ def find_candidates(runs: Sequence[Measured], key: str) -> list[Candidates]:
                 continue
             text = value_text(value)
             values[text] = value
-            column = column_of[id(measured)]
+            column = column_of[measured]
             by_column.setdefault(column, {}).setdefault(text, []).append(measured)
             default = text
             if key in measured.record.changed:

@@ -20,6 +20,7 @@ from .candidates import (
     show_value,
 )
 from .grid import Column, largest_of_each_family
+from .make_grid import make_columns
 from .measure import Measured, mean_over_seeds
 from .metrics import METRICS
 from .sentences import listed
@@ -67,11 +68,12 @@ def choice_tables(
     tables = []
     for backbone in backbones:
         keys = swept_keys(backbone.runs)
+        _, column_of = make_columns(backbone.runs)
         for number, name in enumerate(dict.fromkeys(names), start=1):
             methods: list[Candidates] = []
             for key in keys:
                 if refers_to(name, key):
-                    methods += find_candidates(backbone.runs, key)
+                    methods += find_candidates(backbone.runs, key, column_of)
             if methods:
                 slug = f"choice_{backbone.label}_{number}".replace("/", "-").replace(" ", "-")
                 setting = setting_name(methods[0].key)
@@ -247,10 +249,10 @@ def choice_table(
         name: Name of the table, for its files and anchors.
         title: Title of the table.
     """
-    all_columns: set[Column] = set()
+    columns: list[Column] = []
     for candidates in methods:
-        all_columns |= set(candidates.cells)
-    columns = sorted(all_columns, key=lambda column: column.order)
+        columns += [column for column in candidates.cells if column not in columns]
+    columns.sort(key=lambda column: column.order)
     criterion = chooser.criterion
     averaged = largest_of_each_family(columns)
     has_average = len(averaged) > 1

@@ -21,11 +21,12 @@ from .arrange import arrange, by_backbone
 from .choices import choice_tables
 from .figures.select import NamedFigure, report_figures
 from .figures.style import stamped
-from .grid import Grid, Row, grid_of
+from .grid import Grid, Row
 from .grid_notes import failure_notes, grid_notes
 from .layout import Differences, Layout, TableSpec
 from .layout_figures import layout_figures
 from .load import FinishedRun, find_runs
+from .make_grid import grid_of
 from .marks import baseline_of, is_named
 from .measure import Measured, MeasureOptions, MeasuringCache, measure_run
 from .metrics import POSTHOC

@@ -151,18 +151,21 @@ def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
     folder without. Images are in one cluster if a chain of equal images and equal groups connects
     them.
     """
-    # By the identity of the arrays: runs on the same images share them.
-    statements: dict[tuple[int, int], tuple[Array, Array]] = {}
+    # Runs on the same images share the arrays, so that one statement stands for all of them.
+    all_images: list[Array] = []
+    all_clusters: list[Array] = []
     for run in runs:
-        if run.image is not None and run.cluster is not None:
-            statements[id(run.image), id(run.cluster)] = (run.image, run.cluster)
-    if not statements:
+        if run.image is None or run.cluster is None:
+            continue
+        is_known = False
+        for image, cluster in zip(all_images, all_clusters, strict=True):
+            if run.image is image and run.cluster is cluster:
+                is_known = True
+        if not is_known:
+            all_images.append(run.image)
+            all_clusters.append(run.cluster)
+    if not all_images:
         return ImageClusters(np.array([], dtype="S16"), np.array([], dtype=np.int64))
-    all_images = []
-    all_clusters = []
-    for image, cluster in statements.values():
-        all_images.append(image)
-        all_clusters.append(cluster)
     # Statement i says that image images[image_of[i]] is in group groups[group_of[i]].
     images, image_of = np.unique(np.concatenate(all_images), return_inverse=True)
     groups, group_of = np.unique(np.concatenate(all_clusters), return_inverse=True)

@@ -17,8 +17,9 @@ from .figures.select import (
     step_figures,
     stream_figures,
 )
-from .grid import Grid, grid_of, select, value_of
+from .grid import Grid
 from .layout import Layout
+from .make_grid import grid_of, select, value_of
 from .measure import Measured
 from .spec_tables import by_dataset, grid_texts
 

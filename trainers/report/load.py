@@ -26,9 +26,9 @@ from .sentences import listed
 SHOWN_UNFINISHED = 3  # folders that a note names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A finished run.
+    """A finished run. Each object is a run of its own and can be the key of a dictionary.
 
     Attributes:
         folder: Folder of the run.

@@ -83,9 +83,9 @@ class Mistake:
     after: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
-    """A run and its metrics, in fractions.
+    """A run and its metrics, in fractions. Each object can be the key of a dictionary.
 
     Attributes:
         run: The run.

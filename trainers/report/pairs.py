@@ -122,13 +122,21 @@ class KnownSets:
     """Images of some data sets with their clusters.
 
     Attributes:
-        images: The arrays by whose id() these sets are found. Keeping them here ensures that no
-            other array gets the same id().
+        images: Identities of the images of each data set, (N,) each.
         clusters: Clusters of the images of each data set; None if all are independent.
     """
 
     images: Sequence[Array]
     clusters: list[Array] | None
+
+    def are_of(self, images: Sequence[Array]) -> bool:
+        """Whether these are the sets of some arrays. Runs on the same images share the array."""
+        if len(images) != len(self.images):
+            return False
+        for known, other in zip(self.images, images, strict=True):
+            if known is not other:
+                return False
+        return True
 
 
 class PairTests:
@@ -143,7 +151,7 @@ class PairTests:
         self.common = grid.common_columns()
         self.compared: dict[tuple[Row, Row], Untested | None] = {}
         self.image_clusters = cluster_images(grid.measured)
-        self.known_sets: dict[tuple[int, ...], KnownSets] = {}
+        self.known_sets: list[KnownSets] = []
         self.rows = []
         rows_on_common = grid.rows_on(self.common) if self.common else []
         for row in grid.rows:
@@ -233,13 +241,15 @@ class PairTests:
         """The clusters of the images of some data sets, (N,) each; None if images are independent,
         within a data set and across data sets."""
         images = [shared.images for shared in sets]
-        key = tuple(map(id, images))
-        if key not in self.known_sets:
-            clusters = [self.image_clusters.of(of_set) for of_set in images]
-            joined = np.concatenate(clusters)
-            are_independent = len(np.unique(joined)) == len(joined)
-            self.known_sets[key] = KnownSets(images, None if are_independent else clusters)
-        return self.known_sets[key].clusters
+        for known in self.known_sets:
+            if known.are_of(images):
+                return known.clusters
+        clusters = [self.image_clusters.of(of_set) for of_set in images]
+        joined = np.concatenate(clusters)
+        are_independent = len(np.unique(joined)) == len(joined)
+        known_set = KnownSets(images, None if are_independent else clusters)
+        self.known_sets.append(known_set)
+        return known_set.clusters
 
     def shared_sets(self, first: Row, second: Row) -> tuple[list[SharedImages], bool]:
         """The images that two rows share, by data set, and whether all rows of the table have them.

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from ..runs.record import group_records
 from .arrange import by_backbone
-from .grid import Grid, grid_of, joined_parts, record_of
+from .grid import Grid, joined_parts
 from .grid_notes import grid_notes
 from .layout import Differences, TableSpec
+from .make_grid import grid_of, record_of
 from .measure import Measured
 from .published_rows import PublishedOptions
 from .sentences import changed_words, listed, method_name, prompt_words

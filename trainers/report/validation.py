@@ -71,16 +71,16 @@ class ValidationRuns:
             validation: Runs on validation images. Those with the settings, data set and seed of a
                 test run belong to it.
         """
-        self.by_test: dict[int, list[FinishedRun]] = {}  # by the id() of a test run
+        self.by_test: dict[FinishedRun, list[FinishedRun]] = {}
         self.notes: list[str] = []
         groups = group_records([*test, *validation], "validation", lambda run: run.record)
-        is_validation = {id(run) for run in validation}
+        all_validation = set(validation)
         unused = []
         for group in groups:
             tested = []
             held_out = []
             for run in group:
-                if id(run) in is_validation:
+                if run in all_validation:
                     held_out.append(run)
                 else:
                     tested.append(run)
@@ -100,7 +100,7 @@ class ValidationRuns:
             # the command line does not matter.
             held_out.sort(key=lambda run: (-run.results["n"], str(run.folder.resolve())))
             for run in tested:
-                self.by_test[id(run)] = of_same_corruption(held_out, run) or held_out
+                self.by_test[run] = of_same_corruption(held_out, run) or held_out
         if unused:
             self.notes.append(
                 "On validation images, and not of the settings, data set and seed of any test "
@@ -112,7 +112,7 @@ class ValidationRuns:
 
         Those under the same corruption count, if there are any.
         """
-        return self.by_test.get(id(test), [])
+        return self.by_test.get(test, [])
 
     def held_out(self, test: FinishedRun, data: Predictions) -> HeldOut:
         """The largest validation run of a test run, without images that are test images.

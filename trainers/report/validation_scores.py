@@ -42,7 +42,7 @@ class ValidationScores:
         self.criterion = criterion
         self.bins = bins
         self.notes = notes
-        self.loaded: dict[int, ValidationPredictions | None] = {}
+        self.loaded: dict[FinishedRun, ValidationPredictions | None] = {}
 
     def of(self, candidates: Candidates, column: Column) -> dict[str, float]:
         """The criterion of each value on the validation images that all values share.
@@ -92,9 +92,9 @@ class ValidationScores:
         """The predictions of those validation runs of a test run that may be used."""
         predictions = []
         for run in self.validation.of(test):
-            if id(run) not in self.loaded:
-                self.loaded[id(run)] = self.load(run)
-            data = self.loaded[id(run)]
+            if run not in self.loaded:
+                self.loaded[run] = self.load(run)
+            data = self.loaded[run]
             if data is not None:
                 predictions.append(data)
         return predictions

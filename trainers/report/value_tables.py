@@ -11,24 +11,20 @@ from ..runs.record import canonical_json, group_records
 from . import published as paper
 from .arrange import BackboneRuns, by_backbone
 from .entries import average_entry
-from .grid import (
-    Column,
-    Row,
+from .grid import Column, Row, joined_parts, largest_of_each_family, twin_words
+from .grid_notes import default_notes, differing_note, have_other_defaults
+from .layout import TableSpec
+from .make_grid import (
     distinct_rows,
     groups_by_value,
-    joined_parts,
-    largest_of_each_family,
     layers_of_cell,
     make_columns,
     make_row,
     record_of,
     row_order,
     shared_settings,
-    twin_words,
     value_of,
 )
-from .grid_notes import default_notes, differing_note, have_other_defaults
-from .layout import TableSpec
 from .marks import Entries, mark_best, with_difference
 from .measure import Measured
 from .metrics import find_metric
@@ -294,19 +290,19 @@ class ValueGrid:
         self,
         runs: Sequence[Measured],
         backbones: Sequence[BackboneRuns],
-        column_of: Mapping[int, Column],
+        column_of: Mapping[Measured, Column],
     ) -> None:
         """Puts each run into its row, value and data set.
 
         Args:
             runs: The test runs of the table.
             backbones: The same runs by backbone.
-            column_of: The data set of each run, by the id() of the run.
+            column_of: The data set of each run.
         """
         backbone_of = {}
         for backbone in backbones:
             for run in backbone.runs:
-                backbone_of[id(run.run)] = backbone.label
+                backbone_of[run.run] = backbone.label
         tuned = []
         untuned = []
         for run in runs:
@@ -323,11 +319,11 @@ class ValueGrid:
             row = make_row(group[0].record, self.spec.rows, unstated, group)
             self.rows.append(row)
             for run in group:
-                backbone_label = backbone_of[id(run.run)]
+                backbone_label = backbone_of[run.run]
                 key, label = column_value(self.spec.columns, run, group, backbone_label)
                 self.values.setdefault(key, label)
                 runs_by_column = self.cells.setdefault((row, key), {})
-                runs_by_column.setdefault(column_of[id(run)], []).append(run)
+                runs_by_column.setdefault(column_of[run], []).append(run)
         self.printed = dict(self.values)
         labels = list(self.printed.values())
         for key, label in self.printed.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..registry import ZERO_SHOT, method_info
 from ..runs.record import RunRecord, canonical_json
-from .grid import OF_ZERO_SHOT
+from .make_grid import OF_ZERO_SHOT
 from .measure import Measured
 from .sentences import is_untuned_prompt, starts_from_prompt
 
@@ -52,10 +52,10 @@ def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list
     for measured in runs:
         if starts_from_prompt(measured.record):
             prompts.add(conditions(zero_shot_record(measured.record, None)))
-    present = {id(measured) for measured in runs}
+    present = set(runs)
     untuned = []
     for measured in [*known, *zero_shot_parts(known)]:
-        if id(measured) in present or not is_untuned_prompt(measured.record):
+        if measured in present or not is_untuned_prompt(measured.record):
             continue
         if conditions(measured.record) in prompts:
             untuned.append(measured)

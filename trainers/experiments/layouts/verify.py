@@ -18,8 +18,9 @@ from ...registry import method_info, method_key
 from ...report import published as paper
 from ...report.arrange import by_backbone
 from ...report.entries import mean_entry
-from ...report.grid import Column, Grid, Row, grid_of
+from ...report.grid import Column, Grid, Row
 from ...report.grid_notes import failure_notes
+from ...report.make_grid import grid_of
 from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.sentences import listed

@@ -192,21 +192,29 @@ def common_lambda_figure(
     """
     paths: dict[MethodInfo, dict[float, Point]] = {}
     for other in over_lambda:
-        for other_column in same_columns(other, column):
+        other_column = column_in(other, column)
+        if other_column is not None:
             paths |= lambda_points(other, other_column)
     others: dict[MethodInfo, Point] = {}
-    for main_column in same_columns(main, column):
+    main_column = column_in(main, column)
+    if main_column is not None:
         others = other_points(main, main_column, paths)
     return lambda_figure(grid, column, paths, others, suffix)
 
 
-def same_columns(grid: Grid, column: Column) -> list[Column]:
-    """The columns of a grid that have the images of a column of another grid."""
-    columns = []
-    for other in grid.columns:
-        if other.record.is_same(column.record, "column"):
-            columns.append(other)
-    return columns
+def column_in(grid: Grid, column: Column) -> Column | None:
+    """The column of a grid that has the images of a column of another grid; None without one.
+
+    There is at most one, because runs on the same images are in one column of a grid.
+
+    Args:
+        grid: The grid.
+        column: A column of another grid.
+    """
+    for own in grid.columns:
+        if own.record.is_same(column.record, "column"):
+            return own
+    return None
 
 
 def reliability_figure(grid: Grid, name: str) -> NamedFigure:
