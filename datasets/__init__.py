@@ -57,6 +57,18 @@ class DataOptions:
             classnames=data.CLASSNAMES,
         )
 
+    def settings(self) -> dict[str, object]:
+        """The settings of a run that reads the same images."""
+        return {
+            "DATASET.NUM_SHOTS": self.num_shots,
+            "DATASET.SUBSAMPLE_CLASSES": self.subsample_classes,
+            "DATASET.CORRUPTION": self.corruption,
+            "DATASET.SEVERITY": self.severity,
+            "DATASET.IMAGE_LIST": self.image_list,
+            "DATASET.COLUMNS": self.columns,
+            "DATASET.CLASSNAMES": self.classnames,
+        }
+
     def check(self) -> None:
         """Refuses values that no data set takes."""
         if self.subsample_classes not in CLASS_SUBSETS:
@@ -86,6 +98,7 @@ def build_dataset(
     """
     options = replace(options, **changes)
     options.check()
+    settings = options.settings()
     dataset = read_dataset(name, root, options)
     if options.image_list:
         select_images(dataset, options.image_list)
@@ -93,6 +106,7 @@ def build_dataset(
         sample_shots(dataset, options.num_shots, options.seed, options.fewshot_dir)
     if options.subsample_classes != "all":
         select_classes(dataset, options.subsample_classes)
+    dataset.read_settings = settings
     return dataset
 
 

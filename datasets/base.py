@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from PIL import Image
@@ -84,6 +85,9 @@ class Dataset:
     options: Sequence[str] = ()  # further arguments of the constructor: columns, classnames
     # Folder of the few-shot lists; None: samples are drawn every time.
     fewshot_folder: Path | None = None
+    # The settings DATASET.… that say which part of the set `build_dataset` has read; those that are
+    # absent have their defaults.
+    read_settings: Mapping[str, object] = MappingProxyType({})
 
     @classmethod
     def check_root(cls, root: str | Path) -> None:

@@ -149,6 +149,26 @@ def test_a_data_set_as_an_object_has_the_record_of_the_command(
     assert by_name["dataset"] == of_object["dataset"] == "LandCover-fog-3"
 
 
+@pytest.mark.parametrize(("option", "value"), [
+    ("subsample_classes", "base"), ("num_shots", 2), ("severity", 3), ("corruption", "fog"),
+])
+def test_labels_of_an_object_are_those_of_the_images_that_it_holds(
+    evaluate, tmp_path, option, value
+):
+    """By what it was read with; settings of the call cannot change that any more."""
+    opts = ["TEST.LIMIT", 4, "OPTIM.MAX_EPOCH", 1, "DATASET.FEWSHOT_DIR", tmp_path / "shots"]
+    setting = [f"DATASET.{option.upper()}", value]
+    method = "CoOp" if option == "num_shots" else "ZeroShot"
+    common = {"method": method, "root": None}
+    tiles = pc.build_dataset("LandCover", fewshot_dir=str(tmp_path / "shots"), **{option: value})
+    of_object = evaluate(dataset=tiles, opts=opts, **common)
+    by_name = evaluate(dataset="LandCover", opts=[*opts, *setting], **common)
+    assert of_object.results["record"] == by_name.results["record"]
+    assert of_object.results["dataset"] == by_name.results["dataset"]
+    with pytest.raises(ConfigError, match=f"{setting[0]} .*the data set is an argument"):
+        evaluate(dataset=pc.build_dataset("LandCover"), opts=[*opts, *setting], **common)
+
+
 def test_a_class_that_is_not_registered_is_reported_under_its_name(
     evaluate, tmp_path, image_folder
 ):

@@ -173,6 +173,12 @@ def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path, save):
         save(tmp_path, context=random_prompt(), epoch=epoch)
     assert find_prompt(tmp_path, 50).name == "model.pth.tar-50"
     assert find_prompt(tmp_path).name == "model.pth.tar-100"
+    (tmp_path / "prompt_learner" / "checkpoint").write_text("model.pth.tar-50\n")  # trained later
+    assert find_prompt(tmp_path).name == "model.pth.tar-50"
+    for name in ("../model.pth.tar-50", "model.pth.tar-7", "\udcff", ""):
+        path = tmp_path / "prompt_learner" / "checkpoint"
+        path.write_bytes(name.encode(errors="surrogateescape"))
+        assert find_prompt(tmp_path).name == "model.pth.tar-100"
     save(tmp_path, context=random_prompt(), best=True)
     assert find_prompt(tmp_path).name == "model-best.pth.tar"
     with pytest.raises(

@@ -107,6 +107,26 @@ def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path):
         assert not run_dir.has_parts
 
 
+def test_another_run_in_the_folder_has_its_own_curves(tmp_path):
+    """The results of the first run were removed by hand."""
+    events = tmp_path / "tensorboard" / "tuned" / "events.out.tfevents.1.host.1.0"
+    for seed, has_curves in ((0, False), (0, True), (1, False)):
+        with opened(tmp_path, make(seed=seed)):
+            assert events.exists() == has_curves
+            events.parent.mkdir(parents=True, exist_ok=True)
+            events.write_bytes(b"curves")
+
+
+def test_a_run_that_starts_again_has_the_defaults_that_it_began_with(tmp_path):
+    """--resume does not know those of a user's own yaml of a data set."""
+    began = make(changed={"TTA.STEPS": [1, 2]})
+    with opened(tmp_path, began):
+        pass
+    with opened(tmp_path, make(changed={"TTA.STEPS": [1, 2], "TTA.SELECT": [0.1, 0.2]})) as run_dir:
+        assert run_dir.record.changed == began.changed
+    assert read_record(tmp_path / "record.json") == began
+
+
 def test_what_was_decided_stays_decided(tmp_path):
     asked = make(**{"numerics.jacobian": "auto"})
     with opened(tmp_path, asked) as run_dir:

@@ -262,6 +262,17 @@ def test_a_resumed_run_has_its_tag_and_the_same_effective_settings(tmp_path):
     (tmp_path / "config.yaml").write_text(cfg.dump())
     again = build_cfg(resume=str(tmp_path))
     assert again.TAG == cfg.TAG and effective_settings(again) == effective_settings(cfg)
+    assert changed_settings(again) == changed_settings(cfg) == {"TTA.STEPS": (1, 2)}
+
+
+def test_settings_of_a_resumed_run_are_changed_ones_beside_another_method(tmp_path):
+    """Also its own: the trainer's yaml lies below."""
+    tpt = build_cfg("TPT", "imagenet_a", opts=["TTA.STEPS", 2])
+    (tmp_path / "config.yaml").write_text(tpt.dump())
+    soc = build_cfg("SoC", resume=str(tmp_path))
+    assert effective_settings(soc) == effective_settings(
+        build_cfg("SoC", "imagenet_a", opts=["TTA.STEPS", 2]))
+    assert changed_settings(soc) == {"TTA.STEPS": (1, 2)}
 
 
 # Words

@@ -17,6 +17,7 @@ from .layers import (
     dataset_file_of,
     dataset_layers,
     file_layer,
+    layers_of_dataset,
     merge_layers,
     pairs_layer,
     read_pairs,
@@ -45,8 +46,9 @@ def build_cfg(
     """The settings of a run: defaults < the trainer's yaml < data set yaml < `config_file` < flags
     < opts.
 
-    The settings of a resumed run replace the trainer's yaml. That of a method with `own_views`
-    overrides the data set's.
+    The settings of a resumed run lie above the trainer's yaml. What differs from that yaml and the
+    data set's counts as changed, as it did when the run began. The trainer's yaml of a method with
+    `own_views` overrides the data set's.
 
     Args:
         trainer: The name of a trainer; "" if a file or pair has it.
@@ -74,9 +76,12 @@ def build_cfg(
             raise ConfigError(
                 f"--resume {resume}: it is not a run folder, because it has no config.yaml"
             )
-        lower.insert(0, file_layer(Path(resume, "config.yaml")))
-    merged = merge_layers(lower, upper, resumed=bool(resume))
-    return complete(merged, notes)
+        run_layer = file_layer(Path(resume, "config.yaml"))
+        # A data set of this command replaces that of the run.
+        upper = [run_layer, *lower, *upper]
+        if not lower:
+            lower = layers_of_dataset(run_layer)
+    return complete(merge_layers(lower, upper), notes)
 
 
 @explaining_faults()

@@ -82,15 +82,13 @@ class Merged:
     notes: list[str]
 
 
-def merge_layers(
-    lower: Sequence[Layer], upper: Sequence[Layer], resumed: bool = False,
-) -> Merged:
+def merge_layers(lower: Sequence[Layer], upper: Sequence[Layer]) -> Merged:
     """Settings from their layers.
 
     Args:
-        lower: What a run has without a user's changes: the data set's yaml, or a resumed run's.
-        upper: What a user changed, the last layer being that of KEY VALUE pairs.
-        resumed: Whether `lower` has the settings of a run, so that the trainer's yaml is left out.
+        lower: What a run has without a user's changes: the data set's yaml.
+        upper: What a user changed, in this command or in the run that it resumes. The last layer is
+            that of KEY VALUE pairs.
     """
     name = find_trainer([*lower, *upper])
     if not name:
@@ -101,8 +99,7 @@ def merge_layers(
         )
     TRAINER_REGISTRY.get(name)  # refuses unknown names
     method = method_info(name)
-    if not resumed:
-        lower = with_trainer_layer(lower, name)
+    lower = with_trainer_layer(lower, name)
     rows, all_rows = needed_rows(name, [*lower, *upper])
 
     values = default_values(all_rows)
@@ -551,6 +548,19 @@ def dataset_layers(name: str) -> list[Layer]:
         if our_file is not None:
             layers.insert(0, file_layer(our_file))
     return layers
+
+
+def layers_of_dataset(run_layer: Layer) -> list[Layer]:
+    """The yaml of the data set that the settings of a run name; none if it has no yaml.
+
+    Args:
+        run_layer: The layer of the run's config.yaml.
+    """
+    _, values = run_layer
+    file = dataset_file_of(str(dict(values).get("DATASET.NAME")))
+    if file is None:
+        return []
+    return [file_layer(file)]
 
 
 @cache

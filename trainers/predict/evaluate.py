@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...datasets import DATASET_REGISTRY, Dataset
+from ...datasets import ALL_DATA, DATASET_REGISTRY, Dataset
 from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.errors import ConfigError, explaining_faults
 from ..api import Options, checked_model, option_pairs
@@ -128,16 +128,16 @@ def evaluate(
         flags: list[object] = ["MODEL.BACKBONE.NAME", name, "OUTPUT_DIR", str(folder)]
         if loaded is not None:
             flags += ["DEVICE", str(loaded.backbone.device)]
+        pairs = option_pairs(opts)
         given_dataset = None
         if not isinstance(dataset, str):
             given_dataset = dataset
             root = dataset.root  # a folder of images is named after it
-            if dataset.corruption:
-                flags += ["DATASET.CORRUPTION", dataset.corruption]
-                flags += ["DATASET.SEVERITY", dataset.severity]
+            for key, value in settings_of_object(dataset).items():
+                flags += [key, value]
+                refuse_arguments(pairs, {key: (str(value), "the data set")})
         if root is not None:
             flags += ["DATASET.ROOT", str(root)]
-        pairs = option_pairs(opts)
         refuse_arguments(pairs, {
             "MODEL.BACKBONE.NAME": (name, "the model"),
             "OUTPUT_DIR": (str(folder), "the folder `output`"),
@@ -150,6 +150,21 @@ def evaluate(
         if output and trainer.dist.is_main:
             write_tensorboard_figures(run_path(trainer.cfg))
         return Evaluation(results, read_predictions(folder), folder if output else None)
+
+
+def settings_of_object(dataset: Dataset) -> dict[str, object]:
+    """The settings that say which images a data set holds, from which labels are made.
+
+    It was read before the call, so the call cannot change them.
+
+    Args:
+        dataset: From `build_dataset`, or made by its class, which reads all images.
+    """
+    settings = {**ALL_DATA.settings(), **dataset.read_settings}
+    if dataset.corruption:
+        settings["DATASET.CORRUPTION"] = dataset.corruption
+        settings["DATASET.SEVERITY"] = dataset.severity
+    return settings
 
 
 def configure(

@@ -58,9 +58,10 @@ RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.np
 PART_FILE = re.compile(r"\d{7,}-\d{7,}\.npz|state\.npz|training\.pt|listing\.json")
 EVENTS_FILE = re.compile(r"events\.out\.tfevents\..+")
 PROMPT_FILE = re.compile(r"model.*\.pth\.tar.*|checkpoint")
+EVENTS = "tensorboard"  # the folder of a run's curves
 PROMPTS = "prompt_learner"  # the folder of the prompt that a run makes
 # What the folders of a run hold, at any depth.
-FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, PROMPTS: PROMPT_FILE}
+FILES_OF_FOLDER = {"parts": PART_FILE, EVENTS: EVENTS_FILE, PROMPTS: PROMPT_FILE}
 UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
 # Files that do not make a folder somebody else's: a damaged record, locks, files of the system.
 HARMLESS_FILE = re.compile(
@@ -214,6 +215,12 @@ class RunDir:
         recorded = read_record(self.path / FILE_NAME)
         if not self.has_parts:
             self.remove_parts()
+            if recorded is not None and recorded.is_same(asked.record, "resume"):
+                # The same run, with the defaults that it began with: --resume does not know those
+                # of a data set's yaml that is the user's own.
+                asked = replace(asked, record=recorded.renamed(asked.record.names))
+            elif recorded is not None:
+                remove_folder(self.path / EVENTS)  # TensorBoard would mix curves of two runs
             self.start(asked)
         elif recorded is None:
             logger.warning("%s is missing or damaged, so the run starts again",

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
-from ...datasets.utils.files import file_hash, write_atomically, write_text
+from ...datasets.utils.files import file_hash, read_regular, write_atomically, write_text
 from ..config.names import backbone_name
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_key
@@ -41,6 +41,7 @@ METADATA = (
     "settings",
 )
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
+LAST_SAVED = "checkpoint"  # Dassl's name for the file that names the checkpoint saved last
 # Prompts learnt by CoOp on LandCover with the small CLIP, by the names that can be given instead of
 # paths.
 SMALL = Path(__file__).parent / "small"
@@ -72,7 +73,8 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
     Args:
         model_dir: Folder of a run of CoOp.
         epoch: None = `model-best.pth.tar`, which CoOp writes only where it validates; otherwise the
-            last epoch, which is what CoOp itself tests.
+            one that was saved last, which is what CoOp itself tests. The file `checkpoint` names
+            it; without that file it is the one of the highest epoch.
     """
     folder = Path(model_dir) / FOLDER
     saved: dict[int, Path] = {}  # epoch -> checkpoint
@@ -86,6 +88,9 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
         path = folder / "model-best.pth.tar"
         if not path.is_file() and saved:
             path = saved[max(saved)]
+            last = folder / last_saved(folder)
+            if last in saved.values():  # an earlier training in this folder may have been longer
+                path = last
     if not path.is_file():
         names = sorted(file.name for file in folder.glob("model*"))
         content = ", ".join(names) or "no checkpoint"
@@ -99,6 +104,14 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
         raise WeightsError(f"no prompt at {path}: {folder} holds {content}; {remedy}")
     logger.info("prompt: %s", path)
     return path
+
+
+def last_saved(folder: Path) -> str:
+    """The name of the checkpoint that was saved last in a folder; "" if nothing says it."""
+    try:
+        return read_regular(folder / LAST_SAVED).decode().strip()
+    except (OSError, ValueError):  # absent, or not text
+        return ""
 
 
 def prompt_file(name: str | Path) -> Path:
@@ -395,7 +408,7 @@ def write_checkpoint(
         "val_result": None,
     }
     write_atomically(path, lambda file: torch.save(content, file))
-    write_text(path.with_name("checkpoint"), f"{path.name}\n")  # where Dassl looks for the last one
+    write_text(path.with_name(LAST_SAVED), f"{path.name}\n")
 
 
 def checkpoint_path(run_folder: Path, epoch: int) -> Path:
