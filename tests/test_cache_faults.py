@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from promptcal.datasets import base
 from promptcal.datasets.utils.lock import FolderLock
-from promptcal.trainers.engine.features import ViewStore
+from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 from common import make_image_folder
@@ -350,32 +350,35 @@ def test_an_image_that_changes_after_the_run_has_begun(
 ):
     """Its predictions would be filed under the old image."""
     victim = clean / "kind_c" / "1.bmp"
-    fill = ViewStore.fill
+    predict_images = Predictor.predict
 
-    def change_and_fill(store, *args):
+    def change_and_predict(predictor):
         if change == "other pixels":
             overwrite([victim])
         elif change == "no image":
             victim.write_bytes(b"nothing")
         else:
             victim.unlink()
-        fill(store, *args)
+        predict_images(predictor)
 
-    monkeypatch.setattr(ViewStore, "fill", change_and_fill)
+    monkeypatch.setattr(Predictor, "predict", change_and_predict)
     opts = cache if cached else ()
     line = refusal(clean, "run", *opts, "DATALOADER.ON_BAD_IMAGE", "skip")
     assert f"{victim} has changed since this run began" in line
 
 
 def test_an_image_that_is_only_touched_goes_on(logits_of, clean, monkeypatch):
-    fill = ViewStore.fill
+    predict_images = Predictor.predict
+    touched = []
 
-    def touch_and_fill(store, *args):
+    def touch_and_predict(predictor):
         os.utime(clean / "kind_c" / "1.bmp", (1, 1))
-        fill(store, *args)
+        touched.append(predictor)
+        predict_images(predictor)
 
-    monkeypatch.setattr(ViewStore, "fill", touch_and_fill)
+    monkeypatch.setattr(Predictor, "predict", touch_and_predict)
     assert len(logits_of(clean, "run")) == 12
+    assert touched
 
 
 # What is shared
