@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from promptcal.datasets import build_dataset
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import make_views
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.api import Adapter
@@ -224,6 +225,12 @@ def test_a_model_is_loaded_for_any_default_type():
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
+def test_another_number_of_views_than_is_given_is_refused(clip_model):
+    assert adapt("SoC", clip_model, NAMES, normalised, VIEWS).logits.shape == (2, 3)
+    with pytest.raises(ConfigError, match=r"TTA\.VIEWS 16 .*the number of views is an argument"):
+        adapt("SoC", clip_model, NAMES, normalised, {"TTA.VIEWS": 16})
+
+
 @pytest.mark.parametrize("index", [[0], [0, -1], "01", 3, [0.5, 1]])
 def test_an_index_per_image(clip_model, pictures, index):
     with pytest.raises((TypeError, ValueError), match="one whole number from 0 per image"):
@@ -329,10 +336,12 @@ def test_pixels_that_contradict_the_views_are_refused(clip_model, views, meaning
 
 
 @pytest.mark.parametrize("trainer", ["BCA", "DPE", "DOTA", "BoostAdapter", "TDA", "SoC"])
-def test_adapt_gives_the_numbers_of_a_run(trainer, tmp_path):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_adapt_gives_the_numbers_of_a_run(trainer, precision, tmp_path):
     """With the position in the split as index. The small CLIP was trained with another scale than
-    the published one, and methods with a published scale use the same in both."""
-    opts = ["TTA.VIEWS", 16, "TEST.LIMIT", 5, "TTA.AUGMIX", "on"]
+    the published one, and methods with a published scale use the same in both. In half precision
+    features are rounded in both."""
+    opts = ["TTA.VIEWS", 16, "TEST.LIMIT", 5, "TTA.AUGMIX", "on", "MODEL.PREC", precision]
     cfg = build_cfg(trainer, "configs/datasets/landcover.yaml",
                     opts=["OUTPUT_DIR", tmp_path / "run", "DEVICE", "cpu", *opts])
     build_trainer(cfg).run()

@@ -350,32 +350,35 @@ def test_an_image_that_changes_after_the_run_has_begun(
 ):
     """Its predictions would be filed under the old image."""
     victim = clean / "kind_c" / "1.bmp"
-    find_finished = Predictor.find_finished
+    predict_images = Predictor.predict
 
-    def change_and_find(predictor):
+    def change_and_predict(predictor):
         if change == "other pixels":
             overwrite([victim])
         elif change == "no image":
             victim.write_bytes(b"nothing")
         else:
             victim.unlink()
-        return find_finished(predictor)
+        predict_images(predictor)
 
-    monkeypatch.setattr(Predictor, "find_finished", change_and_find)
+    monkeypatch.setattr(Predictor, "predict", change_and_predict)
     opts = cache if cached else ()
     line = refusal(clean, "run", *opts, "DATALOADER.ON_BAD_IMAGE", "skip")
     assert f"{victim} has changed since this run began" in line
 
 
 def test_an_image_that_is_only_touched_goes_on(logits_of, clean, monkeypatch):
-    find_finished = Predictor.find_finished
+    predict_images = Predictor.predict
+    touched = []
 
-    def touch_and_find(predictor):
+    def touch_and_predict(predictor):
         os.utime(clean / "kind_c" / "1.bmp", (1, 1))
-        return find_finished(predictor)
+        touched.append(predictor)
+        predict_images(predictor)
 
-    monkeypatch.setattr(Predictor, "find_finished", touch_and_find)
+    monkeypatch.setattr(Predictor, "predict", touch_and_predict)
     assert len(logits_of(clean, "run")) == 12
+    assert touched
 
 
 # What is shared

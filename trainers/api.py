@@ -21,6 +21,7 @@ from .base import BaseTrainer
 from .config.build import cfg_from_python, refuse_arguments
 from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
+from .engine.features import stored_type
 from .engine.predict import adapt_images
 from .registry import TRAINER_REGISTRY
 from .vlm.backbone import Backbone
@@ -78,6 +79,7 @@ class Adapter:
         flags: list[object] = ["DEVICE", str(backbone.device)]
         if num_views:
             flags += ["TTA.VIEWS", num_views]
+            refuse_arguments(pairs, {"TTA.VIEWS": (str(num_views), "the number of views")})
         cfg = cfg_from_python(trainer, flags=flags, opts=pairs)
         self.method = build_method(cfg, backbone, checked_names(classnames))
         self.clip = self.method.clip  # made now, so that a prompt that does not fit is refused here
@@ -90,17 +92,26 @@ class Adapter:
         self, views: Views, index: Sequence[int] | int | None = None, pixels: str = AUTO,
     ) -> Adapted:
         """Adapts to each of the images and predicts it; see `adapt` for the arguments."""
-        clip = self.clip
-        precision = self.method.numerics.precision
         with self.lock:
             parts = []
             for batch, raw in self.batches(views, index, pixels):
-                features = encode_views(
-                    clip.backbone, batch, precision, normalised=not raw, budget=clip.budget)
+                features = self.encode(batch, raw)
                 names = [f"image {self.count + row}" for row in range(len(features))]
                 parts.append(adapt_images(self.method, features, names))
                 self.count += len(features)
             return Adapted.join(parts)
+
+    def encode(self, views: Tensor, raw: bool) -> Tensor:
+        """Unit features (b, V, d) of views, rounded as those of a run.
+
+        Args:
+            views: Views (b, V, 3, H, W).
+            raw: Whether they are pixel values from 0 to 255, and not normalised.
+        """
+        precision = self.method.numerics.precision
+        features = encode_views(
+            self.clip.backbone, views, precision, normalised=not raw, budget=self.clip.budget)
+        return features.to(stored_type(precision)).float()
 
     def batches(
         self, views: Views, index: Sequence[int] | int | None = None, pixels: str = AUTO,

@@ -162,6 +162,8 @@ class ViewStore:
         """
         self.num_views = int(record.views["count"])
         self.precision = str(record.numerics["precision"])
+        # Features are rounded to this type without a store too, so that a store changes nothing.
+        self.dtype = stored_type(self.precision)
         augmix = bool(record.views.get("augmix"))
         self.backbone = clip.backbone
         self.budget = clip.budget
@@ -170,8 +172,6 @@ class ViewStore:
         self.data = data
         self.workers = cfg.DATALOADER.NUM_WORKERS
         self.skips_bad = cfg.DATALOADER.ON_BAD_IMAGE == "skip"
-        # Features are rounded to this type without a store too, so that a store changes nothing.
-        self.dtype = DTYPES["fp32" if self.precision == "fp32" else "fp16"]
 
         self.source = identity.source
         contents = [row.tobytes() for row in identity.contents]
@@ -382,6 +382,15 @@ class ViewStore:
             block.rows.update(zip(batch.index, features, strict=True))
             block.bad.update(batch.bad)
         return block
+
+
+def stored_type(precision: str) -> torch.dtype:
+    """The type in which features are stored, and to which they are rounded everywhere.
+
+    Args:
+        precision: Of the towers: fp32, fp16 or bf16.
+    """
+    return DTYPES["fp32" if precision == "fp32" else "fp16"]
 
 
 def store_name(cfg: CfgNode, dataset: Dataset) -> str:

@@ -16,7 +16,6 @@ from ..registry import ZERO_SHOT, method_info
 from ..report.page import render
 from ..report.thumbnails import data_uri
 from ..tpt import TPT
-from ..vlm.image_tower import encode_views
 from ..vlm.prompt_words import CAVEAT, NearestWords, nearest_words
 from .predict import Prediction
 
@@ -192,10 +191,9 @@ def selected_views(adapter: Adapter, path: Path) -> list[dict]:
     if not isinstance(method, TPT) or not method.tuned:
         return []
     with torch.no_grad():
-        views, _ = next(adapter.batches([path]))  # (1, V, 3, H, W), pixel values
+        views, raw = next(adapter.batches([path]))  # (1, V, 3, H, W), pixel values
         clip = method.clip
-        features = encode_views(clip.backbone, views, method.numerics.precision, normalised=False)
-        logits = class_logits(features, clip.text, clip.scale)[0]  # (V, K)
+        logits = class_logits(adapter.encode(views, raw), clip.text, clip.scale)[0]  # (V, K)
         selected = method.select(logits).tolist()
     entropies = entropy(logits)
     pixels = views[0].float().cpu().clamp(0, 255).round().byte().permute(0, 2, 3, 1).numpy()

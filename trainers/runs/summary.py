@@ -229,7 +229,9 @@ def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> 
         first = runs_of_value[0]  # the setting may be the method, the data set or the prompt
         baselines.append(mean_cells(baseline_label(first), runs_of_value, "zero_shot_"))
         for label, prefix in rows_of(first).items():
-            rows.append(mean_cells(f"{label}, {words}", runs_of_value, prefix))
+            if not label.endswith(f", {words}"):  # a label states TTA.RESET by itself
+                label += f", {words}"
+            rows.append(mean_cells(label, runs_of_value, prefix))
     if all(cells == baselines[0] for cells in baselines):
         del baselines[1:]  # the setting changes nothing before tuning
     else:
