@@ -115,7 +115,8 @@ def adaptation(
     if trainer.decide_jacobian():
         trainer.initial = trainer.with_jacobian()
     features = trainer.view_features()
-    features.fill(trainer.dist)
+    if features.files is not None:
+        features.fill(features.files, trainer.dist)
     batches = []
     for batch in features.batches(batched(trainer.data.indices, trainer.numerics.episodes)):
         batches.append(tune_batch(trainer, batch.views))
