@@ -136,8 +136,8 @@ def with_differences(
     """The names; equal ones are followed by the fields in which the records differ.
 
     Args:
-        names: Of run folders.
-        records: Of the same folders.
+        names: Names of the run folders.
+        records: Records of the same folders.
         only: Sections and fields that are looked at; () for all.
     """
     alike: dict[str, list[Path]] = {}

@@ -300,9 +300,9 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
     # Where Python looks for modules: a plugin may have added folders of its own.
     top_places = [folder, folder.parent]
     for entry in sys.path:
-        place = absolute_path(entry)
-        if place.is_relative_to(folder):
-            top_places.append(place)
+        search_folder = absolute_path(entry)
+        if search_folder.is_relative_to(folder):
+            top_places.append(search_folder)
     for node in statements:
         if isinstance(node, ast.Import):
             for alias in node.names:

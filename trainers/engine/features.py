@@ -388,7 +388,7 @@ def stored_type(precision: str) -> torch.dtype:
     """The type in which features are stored, and to which they are rounded everywhere.
 
     Args:
-        precision: Of the towers: fp32, fp16 or bf16.
+        precision: Precision of the towers: fp32, fp16 or bf16.
     """
     return DTYPES["fp32" if precision == "fp32" else "fp16"]
 

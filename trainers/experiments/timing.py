@@ -44,7 +44,7 @@ def estimate(
 
     Args:
         runs: The planned runs, in their order.
-        finished: Those of the runs that are finished.
+        finished: The runs that are finished.
     """
     times: dict[tuple, list[float]] = {}
     # Features that are on disk, or that a run before in the plan makes.

@@ -255,9 +255,9 @@ def differing_defaults(first: RunRecord, second: RunRecord, but: Sequence[str] =
         second: Another record.
         but: Settings that are not looked at.
     """
-    given = [*first.changed, *second.changed, *but]
+    ignored = [*first.changed, *second.changed, *but]
     names = []
-    for name, values in first.difference(second, "values", without=given).items():
+    for name, values in first.difference(second, "values", without=ignored).items():
         if None not in values:
             names.append(name)
     return names

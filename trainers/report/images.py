@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...datasets.identity import CONTENT_BYTES
+from ...datasets.identity import content_of
 from ..functional.arrays import Array
 from .measure import Measured
 from .metrics import Top
@@ -113,9 +113,9 @@ def without_moved_copies(
 
 
 def pictures_of(images: Array) -> Array:
-    """What the pictures of identities (N,) are, whichever copies they are: (N,) of 12 bytes."""
+    """What the pictures of identities (N,) of 16 bytes are, whichever copies they are: (N,)."""
     rows = np.ascontiguousarray(images).view(np.uint8).reshape(len(images), -1)
-    return np.ascontiguousarray(rows[:, :CONTENT_BYTES]).view(f"S{CONTENT_BYTES}").ravel()
+    return content_of(rows)
 
 
 def take_images(values: Array, images: Array, wanted: Array) -> Array:

@@ -169,7 +169,7 @@ def groups_by_value(
     it or it is the default of their data set.
 
     Args:
-        runs: Of a table.
+        runs: The runs of a table.
         stated: Settings whose values every label states, by key.
         hidden: Settings or fields in which the runs of one row may differ.
     """
@@ -194,7 +194,7 @@ def stated_values(
 
     Args:
         stated: The settings, by key.
-        record: Of the run.
+        record: The record of the run.
         siblings: Runs of the same method, one of which may know the default of a setting.
     """
     values = {}

@@ -67,7 +67,7 @@ def is_ambiguous(grid: Grid, column: Column, runs: Sequence[Measured]) -> bool:
     Args:
         grid: The runs.
         column: The images.
-        runs: Of one cell on these images.
+        runs: The runs of one cell on these images.
     """
     on_column = [cell[0] for _, cell in grid.cells_on(column)]
     return have_other_defaults(runs[:1], on_column)

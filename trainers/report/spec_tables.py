@@ -143,8 +143,8 @@ def only_at_lower_severities(runs: Sequence[Measured], worst: int) -> list[str]:
         label = joined_parts(method_name(first), prompt_words(first), *changed_words(first))
         for (corruption, _), levels in severities.items():
             if worst not in levels:
-                shown = corruption.replace("_", " ")
-                lower.append(f"{label} on {shown} (up to {max(levels)})")
+                corruption_words = corruption.replace("_", " ")
+                lower.append(f"{label} on {corruption_words} (up to {max(levels)})")
     if not lower:
         return []
     return [f"Not run at severity {worst}, so not in this table: {listed(lower)}."]

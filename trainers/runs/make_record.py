@@ -335,7 +335,7 @@ def hash_of_protocol(record: RunRecord, cfg: CfgNode, stated: Collection[str] = 
     """A hash of how a run makes its prompt, equal for the seeds and data sets of one protocol.
 
     Args:
-        record: Of the run.
+        record: The record of the run.
         cfg: All settings.
         stated: Settings that the checkpoint states by themselves.
     """

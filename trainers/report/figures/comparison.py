@@ -317,7 +317,7 @@ def merged_labels(
 
     Args:
         sweep: The points of a method by λ.
-        axes: Whose limits say what almost coincides, see `NEAR`.
+        axes: Axes whose limits say what almost coincides, see `NEAR`.
     """
     left, right = axes.get_xlim()
     low, high = axes.get_ylim()

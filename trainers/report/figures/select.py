@@ -211,9 +211,9 @@ def column_in(grid: Grid, column: Column) -> Column | None:
         grid: The grid.
         column: A column of another grid.
     """
-    for own in grid.columns:
-        if own.record.is_same(column.record, "column"):
-            return own
+    for candidate in grid.columns:
+        if candidate.record.is_same(column.record, "column"):
+            return candidate
     return None
 
 
