@@ -98,6 +98,7 @@ def build_dataset(
     """
     options = replace(options, **changes)
     options.check()
+    settings = options.settings()
     dataset = read_dataset(name, root, options)
     if options.image_list:
         select_images(dataset, options.image_list)
@@ -105,7 +106,7 @@ def build_dataset(
         sample_shots(dataset, options.num_shots, options.seed, options.fewshot_dir)
     if options.subsample_classes != "all":
         select_classes(dataset, options.subsample_classes)
-    dataset.read_settings = options.settings()
+    dataset.read_settings = settings
     return dataset
 
 
