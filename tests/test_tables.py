@@ -298,6 +298,15 @@ def test_the_same_images_under_two_names_count_once_in_averages(tmp_path):
     assert "UCF101 100, EuroSAT 100" in verdict_of(main).basis
 
 
+def test_a_data_set_that_shares_a_part_of_its_images_is_not_said_to_have_other_labels(tmp_path):
+    other = {"names.dataset": "Birds", "data.images": "birds"}
+    make_run(tmp_path, "SoC", n=100, names=numbered("bird", 100), folder="a")
+    make_run(tmp_path, "SoC", n=100, names=numbered("bird", 100, 50), folder="b", changes=other)
+    main, = compared(tmp_path)
+    notes = "\n".join(table_with(main, "accuracy").notes)
+    assert "have 50 images in common: averages and verdict count them once" in notes
+
+
 def test_temperature_is_averaged_over_the_seeds_with_a_validation_run(tmp_path):
     """A seed without one is scaled on the test images themselves, which is another measurement."""
     for seed in (1, 2, 3):

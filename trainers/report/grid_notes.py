@@ -121,7 +121,9 @@ def shared_images_notes(grid: Grid) -> list[str]:
             names = f"{grid.column_label(column)} and {grid.column_label(other)}"
             count = column.shared_images(other)
             if count:
-                images = f"have {counted(count, 'image')} in common, with other labels or classes"
+                images = f"have {counted(count, 'image')} in common"
+                if count == column.n == other.n:
+                    images += ", with other labels or classes"
             elif may_be_of_1_0(column, other):
                 images = (
                     "may be the same images, which runs of promptcal 1.0 did not know by content"
