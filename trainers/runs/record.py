@@ -294,6 +294,18 @@ class RunRecord:
         return ", ".join(words)
 
     @property
+    def part_words(self) -> list[str]:
+        """Which part of the data set was used. The number of images is stated elsewhere."""
+        words = []
+        if self.names.get("part"):
+            words.append(str(self.names["part"]))
+        for part in str(self.data.get("subset") or "").split(", "):
+            is_count = part.endswith(" images") or part.startswith("limit ")
+            if part and not is_count:
+                words.append(part)
+        return words
+
+    @property
     def is_1_0(self) -> bool:
         """Whether it was derived from the files of a 1.0 run, which have no record."""
         return str(self.data.get("images", "")).startswith("1.0:")

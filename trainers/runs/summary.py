@@ -143,13 +143,15 @@ def method_label(results: Mapping) -> str:
 
 
 def dataset_label(results: Mapping) -> str:
-    """The data set with its corruption."""
+    """The data set with its corruption, and which part of it was used."""
     name = names_of(results).get("dataset")
     if not name:
         return str(results["dataset"])
-    data = results["record"]["data"]
-    if data.get("corruption"):
-        return f"{name} {data['corruption'].replace('_', ' ')} {data['severity']}"
+    record = record_of(results)
+    if record.data.get("corruption"):
+        name += f" {record.data['corruption'].replace('_', ' ')} {record.data['severity']}"
+    if record.part_words:
+        name += f" ({', '.join(record.part_words)})"
     return name
 
 
