@@ -302,3 +302,11 @@ def test_the_converter_refuses(tmp_path, source, target, message):
     done = run_tool("convert_prompt.py", tmp_path / source, tmp_path / target)
     assert done.returncode == 2 and message in done.stderr and done.stderr.strip().count("\n") == 0
     assert not (tmp_path / target).exists()
+
+
+def test_the_converter_writes_no_text_that_is_not_utf_8(tmp_path):
+    save_file({"ctx": torch.ones(4, 8)}, tmp_path / "x.safetensors")
+    copy = tmp_path / "y.safetensors"
+    done = run_tool("convert_prompt.py", tmp_path / "x.safetensors", copy, "--method", "a\udcff")
+    assert done.returncode == 2 and "--method writes another" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and not copy.exists()
