@@ -1,6 +1,7 @@
 """Reads data sets: `build_dataset` finds the reader by its name. There is one reader per file."""
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from .fewshot import sample_shots, select_classes, select_images
 from .utils.errors import ConfigError
 
 __all__ = ["DATASET_REGISTRY", "DataOptions", "Dataset", "Datum", "build_dataset"]
+
+logger = logging.getLogger(__name__)
 
 CLASS_SUBSETS = ("all", "base", "new")
 
@@ -130,5 +133,10 @@ def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
         if value:
             reader_options[option] = value
     if options.corruption:
-        return reader(root, options.corruption, options.severity, **reader_options)
-    return reader(root, **reader_options)
+        dataset = reader(root, options.corruption, options.severity, **reader_options)
+    else:
+        dataset = reader(root, **reader_options)
+    if dataset.difference:
+        logger.warning("%s: %s; results will not be comparable with published ones", name,
+                       dataset.difference)
+    return dataset
