@@ -202,6 +202,11 @@ def test_what_cannot_work(evaluate, clip_file):
         evaluate("Sock")
     with pytest.raises(ConfigError, match="nowhere"):
         evaluate(dataset="nowhere")
+    for dataset in (None, 5):
+        with pytest.raises(ConfigError, match="dataset must be the name of a data set, or one"):
+            evaluate(dataset=dataset)
+    with pytest.raises(UnknownNameError, match="unknown data set 'None'"):
+        pc.build_dataset(None)
     with pytest.raises(TypeError, match=r"give model.float\(\)"):
         evaluate(model=pc.load_clip(str(clip_file)).half())
 
