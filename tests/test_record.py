@@ -14,7 +14,6 @@ from promptcal.trainers.runs.record import (
     describe_difference,
     group_records,
 )
-
 from safetensors.torch import save_file
 
 from common import make_image_folder
