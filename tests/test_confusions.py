@@ -696,9 +696,15 @@ def test_rows_of_other_precision_or_views_are_named_though_no_setting_says_so(tm
     assert "zero-shot accuracy differs" not in notes
 
 
-def test_zero_shot_predictions_of_another_precision_are_no_fault_of_the_code(tmp_path):
+@pytest.mark.parametrize("changes", [
+    {"numerics.precision": "bf16"}, {"numerics.device_type": "cuda"},
+    {"views.pixels": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}},
+])
+def test_zero_shot_predictions_of_another_precision_or_input_are_no_fault_of_the_code(
+    tmp_path, changes
+):
     make_run(tmp_path, "SoC")
-    folder = make_run(tmp_path, "TPT", changes={"numerics.precision": "bf16"})
+    folder = make_run(tmp_path, "TPT", changes=changes)
 
     def reverse(arrays):
         arrays["zero_shot_logits"] = arrays["zero_shot_logits"][:, ::-1].copy()
