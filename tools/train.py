@@ -26,8 +26,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.help import help_text
 from promptcal.trainers.config.layers import dataset_layers
-from promptcal.trainers.config.names import path_safe, run_path
-from promptcal.trainers.config.settings import effective_settings, leaves
+from promptcal.trainers.config.settings import effective_settings, leaves, path_safe, run_path
 from promptcal.trainers.config.table import TABLE
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
