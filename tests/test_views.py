@@ -18,8 +18,7 @@ import torchvision.transforms as T
 from numba import types
 from PIL import Image
 from promptcal.datasets.views import ViewMaker, kernel_cache, kernels, make_views, reference
-from promptcal.datasets.views.geometry import draw_crops
-from promptcal.datasets.views.pixels import Pixels
+from promptcal.datasets.views.geometry import Pixels, draw_crops
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.openai_clip import clip
 

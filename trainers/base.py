@@ -19,7 +19,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import DataOptions, Dataset, build_dataset
-from ..datasets.eval_data import EvalData
+from ..datasets.build import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window

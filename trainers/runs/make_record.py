@@ -10,8 +10,8 @@ from yacs.config import CfgNode
 
 from ... import __version__
 from ...datasets.base import dataset_label, run_name
+from ...datasets.build import EvalData
 from ...datasets.columns import parse_columns
-from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
 from ...datasets.utils.source import (
     hash_files,
