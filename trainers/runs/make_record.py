@@ -60,7 +60,6 @@ class RunFacts:
         data: The images.
         identity: The content hashes of these images.
         num_views: Number of views of each image that the method uses.
-        pipeline: Name of the code that makes views.
         weights: Hash of the backbone's weights.
         pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
             values to compare with; {} otherwise.
@@ -70,13 +69,13 @@ class RunFacts:
         tunes_context: Whether the method tunes the context by gradients.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
         numerics: Device, precision and batches.
+        pipeline: Name of the code that makes views.
     """
 
     cfg: CfgNode
     data: EvalData
     identity: ImageIdentity
     num_views: int
-    pipeline: str
     weights: str
     pixels: Mapping[str, Any]
     prompt: PromptFacts
@@ -85,6 +84,7 @@ class RunFacts:
     tunes_context: bool
     training: Mapping[str, Any] | None
     numerics: Numerics
+    pipeline: str
 
 
 @dataclass(frozen=True)
