@@ -20,7 +20,7 @@ from ...datasets.utils.files import (
     write_atomically,
     write_text,
 )
-from ..config.names import backbone_name
+from ..config.settings import backbone_name
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_key
 from .backbone import Backbone
