@@ -168,6 +168,8 @@ def test_a_sweep_over_methods_or_splits_names_what_each_row_is(train, tmp_path):
     second = {**first, "split": "val", "backbone": "tiny2", "n": 5, "classes": 2}
     caption = sweep_table("TEST.SPLIT", ["test", "val"], [first, second]).splitlines()[-1]
     assert f"5 to {first['n']} test and val images of 2 to {first['classes']} classes" in caption
+    caption = sweep_table("SEED", [0, 5], [first, {**first, "seed": 5}]).splitlines()[-1]
+    assert ", seed 0, seed 5;" in caption
     table = sweep_table("TTA.RESET", ["image", "never"], [first, {**first, "reset": "never"}])
     assert table.count("TPT, reset for each image ") == table.count("TPT, never reset ") == 1
 
