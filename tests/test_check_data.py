@@ -4,6 +4,7 @@ import shutil
 import pytest
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.download.verify import inspect
+from promptcal.trainers import build_cfg, build_trainer
 
 from common import run_tool
 from data_roots import IMAGE_DIRS, build, entries, write_split
@@ -52,6 +53,8 @@ def test_what_differs_from_the_published_set_is_logged_where_the_set_is_used(
     assert not caplog.text
     build_dataset("DescribableTextures", root)
     assert "7 of 3 in the published set; results will not be comparable" in caplog.text
+    cfg = build_cfg("ZeroShot", "dtd", opts=["DATASET.ROOT", root, "MODEL.BACKBONE.NAME", "small"])
+    assert build_trainer(cfg).record.data["difference"].endswith("7 of 3 in the published set")
 
 
 def test_warnings_of_readers_are_shown(root, caplog):

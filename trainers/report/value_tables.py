@@ -382,6 +382,8 @@ class ValueGrid:
             value: Key of `printed`.
             metric: Name of the metric.
         """
+        if not paper.has_published_bins(metric, self.bins):
+            return None
         records = []
         for cell in self.cells_of(row, value):
             if not all(run.is_ranked for run in cell):

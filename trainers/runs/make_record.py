@@ -178,6 +178,8 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
     }
     if identity.groups:
         section["groups"] = identity.groups
+    if data.dataset.difference:
+        section["difference"] = data.dataset.difference
     return section
 
 

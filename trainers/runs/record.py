@@ -117,7 +117,7 @@ class RunRecord:
         data: dataset, split, n, images (hash of the set of images and labels), listing (hash of
             the ordered list), groups (hash of which image is of which patient or other group;
             absent without groups), classes (hash of the class names), corruption, severity,
-            subset.
+            subset, difference (of the split from the published one; absent if none is known).
         views: pipeline, count, augmix, pixels. Their size is the backbone's, which its weights fix.
         model: backbone, weights (hash), prompt {kind, protocol, learnt_on (if it is
             another data set), words, templates, hash, form (of descriptions), position, ensemble}.
