@@ -18,8 +18,8 @@ from ...datasets.utils.source import (
     hash_files,
     imported_files,
     is_plugin,
-    is_replaced,
     plugin_source,
+    replaced_functions,
     source_file,
 )
 from ..config.build import dataset_file_of
@@ -306,12 +306,11 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
         for cls in method.__mro__:
             if cls is object or is_plugin(cls) or cls.__module__ == LIFE_CYCLE:
                 continue
-            for name in vars(cls):
-                if is_replaced(cls, name):
-                    raise ConfigError(
-                        f"{name} of {cls.__name__} was replaced by other code, so it is no longer "
-                        f"that method: derive a class from {cls.__name__} and define {name} there"
-                    )
+            for name in replaced_functions(cls):
+                raise ConfigError(
+                    f"{name} of {cls.__name__} was replaced by other code, so it is no longer that "
+                    f"method: derive a class from {cls.__name__} and define what it does there"
+                )
             path = source_file(cls)
             if path is not None:
                 # Files of this package are known without links, as FORMULAS is.
