@@ -42,7 +42,7 @@ from .runs.run_dir import AskedRun, Results, RunDir, read_predictions
 from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
 from .vlm.class_texts import ClassTexts
-from .vlm.loading import load_backbone, weights_hash
+from .vlm.loading import load_backbone, warn_of_small, weights_hash
 from .vlm.numerics import (
     BF16_WARNING,
     Numerics,
@@ -50,7 +50,6 @@ from .vlm.numerics import (
     refuse_shared_gpu,
     reset_peak_memory,
 )
-from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.templates import find_templates

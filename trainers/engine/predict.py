@@ -19,10 +19,9 @@ from torch import Tensor
 
 from ...datasets.utils.cli import Terminated
 from ...datasets.utils.errors import ConfigError, DataError, UserError, machine_fault, one_line
-from ...datasets.views.loader import batched
 from ..config.settings import event_folders
 from ..functional.posthoc import StrongViews
-from ..runs.run_dir import Columns, RunDir, concatenate
+from ..runs.run_dir import Columns, RunDir, batched, concatenate
 from ..runs.tensorboard import Progress
 from ..vlm.numerics import is_gpu, peak_memory
 from .adapted import Adapted
