@@ -41,7 +41,7 @@ from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, read_predictions
 from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
-from .vlm.class_texts import ClassTexts
+from .vlm.class_texts import ClassTexts, find_templates
 from .vlm.loading import load_backbone, warn_of_small, weights_hash
 from .vlm.numerics import (
     BF16_WARNING,
@@ -52,7 +52,6 @@ from .vlm.numerics import (
 )
 from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
-from .vlm.templates import find_templates
 
 logger = logging.getLogger(__name__)
 
