@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.base import SEVERITIES, dataset_info
-from promptcal.datasets.cifar_base import read_batch
+from promptcal.datasets.cifar import read_batch
 from promptcal.datasets.download.install import download_dataset
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.identity import fingerprint

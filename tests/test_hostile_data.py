@@ -12,7 +12,7 @@ import pytest
 from promptcal.datasets import build_dataset
 from promptcal.datasets.base import run_name
 from promptcal.datasets.identity import fingerprint
-from promptcal.datasets.imagenet_base import is_coops, read_classnames
+from promptcal.datasets.imagenet import is_coops, read_classnames
 from promptcal.datasets.utils.errors import DataError, UserError, first_five, one_line
 from promptcal.datasets.utils.files import leads_out
 from promptcal.trainers.config import build_cfg

@@ -12,7 +12,7 @@ from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.download.fetch import FetchError, Source, fetch_once
 from promptcal.datasets.download.install import download_dataset, manual_steps
 from promptcal.datasets.download.verify import inspect
-from promptcal.datasets.splitfile import SplitFileDataset
+from promptcal.datasets.file_dataset import SplitFileDataset
 from promptcal.datasets.utils.errors import DataError
 from promptcal.tools import download
 

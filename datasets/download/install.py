@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..file_dataset import FileDataset
+from ..file_dataset import FileDataset, read_split_file
 from ..parquet import parquet_files_in
-from ..splitfile import read_split_file
 from ..utils.cli import counted, plural, tool
 from ..utils.errors import DataError, UserError, one_line, reading
 from ..utils.files import write_atomically

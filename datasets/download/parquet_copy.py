@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import Datum
+from ..file_dataset import SplitEntry
 from ..parquet import ROW, Parquet
-from ..splitfile import Entry
 from ..utils.errors import DataError, first_five
 from ..utils.progress import show_progress
 
@@ -49,7 +49,7 @@ class MatchedCopy:
             target.write_bytes(self.dataset.stored_bytes(item))
 
 
-def match_copy(folder: Path, entries: Mapping[str, Sequence[Entry]]) -> MatchedCopy:
+def match_copy(folder: Path, entries: Mapping[str, Sequence[SplitEntry]]) -> MatchedCopy:
     """Finds a path for each image of a copy.
 
     Args:
@@ -134,7 +134,7 @@ def compare_counts(split: str, copied: Counter[str], published: Counter[str], fo
 def match_split(
     dataset: QuietParquet,
     items: Sequence[Datum],
-    published: Sequence[Entry],
+    published: Sequence[SplitEntry],
     names: Mapping[str, str],
 ) -> list[tuple[Datum, str]]:
     """The path of each image of a split: by its stored file name, else in the order of its class.
