@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
-from .fewshot import sample_shots, select_classes, select_images
+from .selection import sample_shots, select_classes, select_images
 from .utils.errors import ConfigError
 
 __all__ = ["DATASET_REGISTRY", "DataOptions", "Dataset", "Datum", "build_dataset"]

@@ -85,12 +85,7 @@ class ArrayUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Imports a name that CIFAR's files have, and refuses all others.
-
-        Args:
-            module: Module that the file names.
-            name: Name in this module.
-        """
+        """Imports a name that CIFAR's files have, and refuses all others."""
         if f"{module}.{name}" not in KNOWN:
             raise Damaged(f"it names {module}.{name}, which no file of CIFAR does")
         return super().find_class(module, name)
@@ -340,13 +335,7 @@ class CorruptedCIFAR(CorruptedDataset, CIFAR):
 
 
 def source(url: str, folder: str, md5: str) -> tuple[Source, ...]:
-    """The archives of a set, of which there is one.
-
-    Args:
-        url: Address of the archive.
-        folder: The folder in the archive that holds the files.
-        md5: MD5 sum of the archive.
-    """
+    """The archives of a set, of which there is one."""
     file_name = url.rpartition("/")[2]
     return (Source(file_name, urls=(url,), checksum=f"md5:{md5}", places={folder: "."}),)
 

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from .base import Dataset, Datum
-from .streams import image_order, long_tailed
+from .selection import image_order, long_tailed
 from .utils.errors import DataError
 
 logger = logging.getLogger(__name__)

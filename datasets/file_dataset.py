@@ -141,10 +141,6 @@ class FileDataset(Dataset):
 
         Beside TPT's folder of the images it may be in CoOp's folder, or in `data_splits`, copied
         from a checkout of TPT.
-
-        Args:
-            root: The data root.
-            source: The file.
         """
         usual = cls.folder_in(root)
         if cls.tpt_images:
@@ -377,13 +373,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def images_in(folder: Path, label: int, classname: str) -> list[Datum]:
-    """The images directly in a class's folder, by name; none if there is no such folder.
-
-    Args:
-        folder: Folder of the class.
-        label: Label of the class.
-        classname: Name of the class.
-    """
+    """The images directly in a class's folder, by name; none if there is no such folder."""
     if not folder.is_dir():
         return []
     items = []

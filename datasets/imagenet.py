@@ -70,12 +70,7 @@ class ImageNetBase(FileDataset):
 
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
-        """The path of a metadata file; ImageNet's class names where a variant has none.
-
-        Args:
-            root: The data root.
-            source: The file.
-        """
+        """The path of a metadata file; ImageNet's class names where a variant has none."""
         path = super().locate(root, source)
         if not path.exists():
             for folder in ("imagenet", "ImageNet"):
@@ -101,12 +96,7 @@ class ImageNetBase(FileDataset):
         return self.test_dir(self.root)
 
     def class_folders(self, folder: Path, wnids: list[str]) -> dict[str, Path]:
-        """The folder of each WordNet id that has one.
-
-        Args:
-            folder: The folder that holds the class folders.
-            wnids: All WordNet ids, in the order of labels.
-        """
+        """The folder of each WordNet id that has one."""
         by_name = {entry.name: entry for entry in subfolders(folder)}
         names = wnids
         if self.numbered:
@@ -123,12 +113,7 @@ class ImageNetBase(FileDataset):
         return folders
 
     def list_images(self, folders: Mapping[str, Path], names: Mapping[str, str]) -> list[Datum]:
-        """The images of every class in label order, by file name within a class.
-
-        Args:
-            folders: Folders of the classes by WordNet id.
-            names: Names of the classes by WordNet id, in the order of labels.
-        """
+        """The images of every class in label order, by file name within a class."""
         items: list[Datum] = []
         for label, (wnid, name) in enumerate(names.items()):
             if wnid in folders:

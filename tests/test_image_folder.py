@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from promptcal.datasets import build_dataset
-from promptcal.datasets.fewshot import select_images
+from promptcal.datasets.selection import select_images
 from promptcal.datasets.utils.errors import DataError
 
 from data_roots import groups_of, labels_of, paths_of, picture

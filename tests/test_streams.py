@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from promptcal.datasets.streams import classes_in_window, image_order, long_tailed, shuffled
+from promptcal.datasets.selection import classes_in_window, image_order, long_tailed, shuffled
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.runs.make_record import stream_section

@@ -22,7 +22,7 @@ from ..datasets import DataOptions, Dataset, build_dataset
 from ..datasets.eval_data import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
-from ..datasets.streams import WINDOW, classes_in_window
+from ..datasets.selection import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.names import results_name, run_path
 from .config.settings import Setting, retag, tag_of
