@@ -115,30 +115,6 @@ def test_another_set_is_refused_with_both_counts(tmp_path, caplog):
     assert message in caplog.text
 
 
-def test_the_steps_name_the_copy(tmp_path):
-    steps = manual_steps(DATASET_REGISTRY.get("SUN397"), tmp_path)
-    assert "hf download tanganke/sun397 --repo-type dataset --local-dir FOLDER" in steps
-
-
-@pytest.mark.parametrize("name", ["DescribableTextures", "OxfordFlowers", "OxfordPets"])
-def test_a_second_host(name, tmp_path, monkeypatch):
-    """The first host has nothing; the second is asked for the same file."""
-    cls, archives = hosted(name, tmp_path, monkeypatch)
-    source = cls.archives[0]
-    first_url, second_url = source.urls
-    assert "//www.robots.ox.ac.uk/" in first_url and "//thor.robots.ox.ac.uk/" in second_url
-    with serving() as first, serving() as second:
-        second.files = contents(archives)
-        urls = (f"{first.address}/{source.name}", f"{second.address}/{source.name}")
-        monkeypatch.setattr(cls, "archives", (dataclasses.replace(source, urls=urls),))
-        lists = tmp_path / "lists"
-        lists.mkdir()
-        for path in archives.glob("*.json"):
-            path.rename(lists / path.name)
-        assert download_dataset(cls, tmp_path / "root", str(lists))
-        assert first.requests and second.requests
-
-
 def test_another_archive_of_eurosat(tmp_path, monkeypatch, caplog):
     """Zenodo's has another name and another folder."""
     cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
