@@ -154,21 +154,6 @@ def test_each_test_file_is_looked_at_once(textures, monkeypatch):
     assert looked_at == paths_of(dataset.test)
 
 
-def test_fingerprint_does_not_depend_on_the_root(textures, tmp_path_factory, monkeypatch):
-    copy = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(textures, copy, dirs_exist_ok=True)
-    monkeypatch.chdir(textures)
-    first = build_dataset(DTD, textures)
-    expected = fingerprint(first, first.test)
-    for root in (".", copy):
-        dataset = build_dataset(DTD, root)
-        assert fingerprint(dataset, dataset.test) == expected
-        assert dataset.test_hash == first.test_hash
-    with (copy / "dtd" / "images" / "banded" / "image_0001.jpg").open("ab") as file:
-        file.write(b"more")
-    assert fingerprint(dataset, dataset.test) != expected
-
-
 @pytest.mark.posix
 def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
     build(DTD, tmp_path)

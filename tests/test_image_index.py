@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets import image_index
-from promptcal.datasets.image_index import ImageIndex, Stamp, hash_file, hash_text, new_hash
+from promptcal.datasets.image_index import ImageIndex, Stamp, hash_file, new_hash
 
 from common import make_image_folder
 from folders import names
-from processes import forked
 
 OLD = 1_600_000_000  # seconds since 1970
 
@@ -120,16 +119,6 @@ def test_folders_that_change_places_on_a_coarse_clock(settled, tmp_path, monkeyp
     assert not set(before) & set(digests(index, settled, folder))
 
 
-def test_a_link_that_points_elsewhere_is_another_image(settled, tmp_path):
-    link = tmp_path / "link.png"
-    seen = []
-    for target in settled[:2]:
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
-        seen += digests(ImageIndex(tmp_path / "cache"), [str(link)], tmp_path)
-    assert seen == digests(ImageIndex(None), settled[:2], tmp_path)
-
-
 @pytest.mark.parametrize("damage", [b"", b"\n", b"{}", b"\x00\xff", None])
 def test_a_damaged_index_is_made_again(settled, read_files, tmp_path, damage):
     index = ImageIndex(tmp_path / "cache")
@@ -175,19 +164,6 @@ def test_several_writers_leave_a_whole_index(settled, tmp_path):
         assert image.digest == hash_file(path).digest
 
 
-def test_a_process_that_is_killed_leaves_the_old_index(settled, tmp_path):
-    digests(ImageIndex(tmp_path / "cache"), settled[:6], tmp_path)
-
-    def die() -> None:
-        os.replace = lambda *args: os._exit(9)
-        Path.replace = lambda *args: os._exit(9)
-        digests(ImageIndex(tmp_path / "cache"), settled, tmp_path)
-
-    assert forked(die).returncode == 9
-    index_file = ImageIndex(tmp_path / "cache").file_for(tmp_path)
-    assert len(image_index.read_index(index_file)) == 6
-
-
 def test_what_cannot_be_read_has_an_identity_that_a_repair_changes(tmp_path):
     """Missing, a folder and a pipe: no exception, and nothing waits."""
     missing = tmp_path / "missing.png"
@@ -222,7 +198,3 @@ def test_a_file_that_is_written_while_it_is_hashed(tmp_path, monkeypatch):
     image = hash_file(str(file))
     assert image.digest == new_hash(b"begin and end").digest()
     assert image.stamp == Stamp.of(file.stat())
-
-
-def test_a_hash_depends_on_where_a_text_ends():
-    assert hash_text("a", "bc") != hash_text("ab", "c") != hash_text("abc")

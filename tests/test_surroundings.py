@@ -77,27 +77,16 @@ STEP = {
 
 
 @pytest.mark.parametrize(("env", "expected"), [
-    ({}, {}),
-    ({"RANK": "3", **STEP}, {}),
-    ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, {}),
-    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, {}),  # sbatch without srun
-    (
-        STEP,
-        {
-            "RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu03",
-            "MASTER_PORT": "20701",
-        },
-    ),
-    (
-        {**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_PORT": "5"},
-        {
-            "RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "5",
-        },
-    ),
+    ({}, ""),
+    ({"RANK": "3", **STEP}, ""),
+    ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, ""),
+    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, ""),  # sbatch without srun
+    (STEP, "2 0 4 gpu03 20701"),
+    ({**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_PORT": "5"}, "2 0 4 127.0.0.1 5"),
 ])
 def test_sruns_variables_under_torchruns_names(env, expected):
-    assert torchrun_variables(env) == expected
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert torchrun_variables(env) == dict(zip(names, expected.split(), strict=False))
 
 
 def test_a_folder_that_is_no_text():
@@ -125,9 +114,7 @@ def test_a_tag_stays_in_its_folder(tag):
 def test_a_log_that_is_a_folder(train, tmp_path):
     (tmp_path / "run" / "log.txt").mkdir(parents=True)
     done = train("ZeroShot")
-    assert done.returncode == 2
-    assert "it holds log.txt" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 2 and "it holds log.txt" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
