@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from promptcal.datasets import base
-from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 from common import make_image_folder
-from processes import Process, forked
+from processes import Process
 
 FEATURES = "promptcal.trainers.engine.features"
 SETTINGS = (
@@ -253,21 +251,6 @@ def test_two_runs_that_build_the_same_cache(
         assert np.array_equal(read_predictions(tmp_path / folder)["logits"], expected)
 
 
-def test_the_lock_of_a_killed_builder_is_no_obstacle(logits_of, clean, cache, tmp_path):
-    logits_of(clean, "first", *cache, "TEST.LIMIT", 5)
-    (folder,) = (tmp_path / "cache").glob("views-*")
-
-    def die() -> None:
-        FolderLock(folder).take()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    forked(die)
-    assert (folder / "lock").exists()
-    started = time.monotonic()
-    assert len(logits_of(clean, "second", *cache)) == 12
-    assert time.monotonic() - started < 10 and not (folder / "lock").exists()
-
-
 def test_a_lock_that_is_never_released_is_not_waited_for_without_end(
     logits_of, clean, cache, tmp_path, monkeypatch,
 ):
@@ -301,21 +284,6 @@ def test_two_folders_with_the_same_names_and_sizes(
     assert np.array_equal(stored, alone)
     line = refusal(noisy, "stored 0", *cache, trainer=trainer)
     assert "other data: 12 images changed" in line
-
-
-def test_a_folder_that_is_replaced_by_another(logits_of, clean, cache, tmp_path, opened):
-    """Under one path, so that nothing but the images differs; the first comes back in the end."""
-    first = logits_of(clean, "first", *cache)
-    clean.rename(tmp_path / "aside")
-    shutil.copytree(tmp_path / "aside", clean)
-    overwrite(sorted(clean.rglob("*.bmp")))
-    second = logits_of(clean, "second", *cache)
-    assert np.array_equal(second, logits_of(clean, "second alone"))
-    assert not np.array_equal(first, second)
-    opened.clear()
-    shutil.rmtree(clean)
-    (tmp_path / "aside").rename(clean)
-    assert np.array_equal(logits_of(clean, "third", *cache), first) and not opened
 
 
 def test_half_of_the_files_replaced_by_others_of_the_same_size(

@@ -170,16 +170,3 @@ def test_one_at_a_time(tmp_path, monkeypatch):
     for worker in workers:
         worker.result()
     assert most == 1 and list(tmp_path.iterdir()) == []
-
-
-def test_where_processes_cannot_be_asked_for_silence_counts(tmp_path, dead_pid, monkeypatch):
-    """As on Windows, where the question would send Ctrl-C."""
-    def kill(*_: object) -> None:
-        raise AssertionError("sent Ctrl-C")
-
-    monkeypatch.setattr(lock, "PROCESSES_CAN_BE_ASKED_FOR", False)
-    monkeypatch.setattr(os, "kill", kill)
-    write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": dead_pid})
-    assert_in_use(tmp_path, str(dead_pid))
-    os.utime(tmp_path / "lock", (1, 1))
-    take(tmp_path)

@@ -71,16 +71,8 @@ def test_the_command_takes_templates_and_records_them(train, tmp_path):
     assert done.returncode == 2 and "PROMPT.TEMPLATE was ['one {}!', 'many {}s.']" in done.stderr
 
 
-def test_templates_work_on_tensors(clip_model):
-    views = torch.randn(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    adapted = adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "{} texture."])
-    images = F.normalize(clip_model.encode_image(views[:, 0]), dim=-1)
-    expected = (
-        clip_model.logit_scale.exp()
-        * images
-        @ openai_features(clip_model, ["{} texture."], NAMES).T
-    )
-    torch.testing.assert_close(adapted.logits, expected, atol=1e-4, rtol=1e-5)
+def test_templates_that_fit_no_call(clip_model):
+    views = torch.zeros(2, 1, 3, 32, 32)
     with pytest.raises(ConfigError, match="PROMPT.TEMPLATE coop needs a data set"):
         adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "coop"])
     with pytest.raises(DataError, match=r"class 0 .* has \d+ tokens, but the model takes 77"):
