@@ -24,9 +24,7 @@ FOLDERS = {
         "a/apartment_building/outdoor": "outdoor apartment_building",
         "b/basketball_court/indoor": "indoor basketball_court",
     },
-    "DescribableTextures": {
-        "banded": "banded", "blotchy": "blotchy", "polka-dotted": "polka-dotted",
-    },
+    "DescribableTextures": {"banded": "banded", "blotchy": "blotchy", "polka-dotted": "polka-dotted"},
     "EuroSAT": {
         "AnnualCrop": "Annual Crop Land",
         "Forest": "Forest",
@@ -234,9 +232,7 @@ def build_cifar(root: Path, classes: int = 10, rows: int = 20, protocol: int = 2
     return images[files[0]]
 
 
-def build_cifar_c(
-    root: Path, corruptions: list[str], classes: int = 10, rows: int = 20,
-) -> dict[str, np.ndarray]:
+def build_cifar_c(root: Path, corruptions: list[str], classes: int = 10, rows: int = 20) -> dict[str, np.ndarray]:
     """`rows` images at five severities under each corruption."""
     rng = np.random.default_rng(classes)
     folder = root / f"CIFAR-{classes}-C"

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from promptcal.datasets.download import archives
 from promptcal.datasets.download.archives import ArchiveError, unpacked
 
-from made_archives import (
-    FILES,
-    chain_of_links,
-    refuse,
-    special,
-    tar_bytes,
-    unix_zip_entry,
-    zip_bytes,
-)
+from made_archives import FILES, chain_of_links, refuse, special, tar_bytes, unix_zip_entry, zip_bytes
 
 OUT = "a name that leads out of its folder"
 SPECIAL = "a link or a device"
@@ -67,10 +59,7 @@ def corrupt_zip():
     b"<html>quota exceeded</html>",
     b"",
 ],
-ids=[
-    "gz", "tar in gz", "in a file", "between files", "zip", "bad byte", "name", "page",
-    "empty",
-])
+ids=["gz", "tar in gz", "in a file", "between files", "zip", "bad byte", "name", "page", "empty"])
 def test_damaged_archives_are_refused(content, tmp_path):
     refuse(tmp_path, content, r"data.(tar|zip) is (damaged or )?incomplete")
 
@@ -147,10 +136,7 @@ def test_too_many_members_are_refused(tmp_path, monkeypatch):
 
 
 LINKS = (tarfile.SYMTYPE, tarfile.LNKTYPE)
-ODD_KINDS = (
-    *LINKS, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME,
-    b"Z",
-)
+ODD_KINDS = (*LINKS, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, b"Z")
 names = st.sampled_from([
     "a", "a/b", "a/b/c", "../x", "/etc/evil", "a/../../x", "./a", "..", ".", "", " ", "a\\..\\x",
     "C:x", "é\udcff",

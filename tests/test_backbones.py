@@ -78,8 +78,7 @@ def test_a_backbones_own_pixels_count_as_unset(root, tmp_path):
     plain = run(root, "siglip", "ZeroShot", tmp_path / "run")
     mean = json.dumps(plain["pixels"]["mean"])
     std = json.dumps(plain["pixels"]["std"])
-    same = run(root, "siglip", "ZeroShot", tmp_path / "run",
-               "INPUT.PIXEL_MEAN", mean, "INPUT.PIXEL_STD", std)
+    same = run(root, "siglip", "ZeroShot", tmp_path / "run", "INPUT.PIXEL_MEAN", mean, "INPUT.PIXEL_STD", std)
     assert same["finished"] == plain["finished"] and not same["record"]["changed"]
 
 
@@ -108,14 +107,3 @@ def test_other_commands_take_other_backbones(root, tmp_path, capsys):
     ])
     assert status == 0
     assert "promptcal-gelu" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("backbone", "short"), [
-    ("ViT-L/14@336px", "ViT-L/14@336px"),
-    ("/a/b/tiny.pt", "tiny"),
-    ("open_clip:ViT-B-16/laion2b_s34b_b88k", "open_clip-ViT-B-16/laion2b_s34b_b88k"),
-    ("open_clip:ViT-B-16@/a/b.c/remote.pt", "open_clip-ViT-B-16-remote"),
-])
-def test_backbones_in_short(backbone, short, tmp_path):
-    assert backbone_name(backbone) == short
-    assert backbone_name(f"hf:{tmp_path}") == f"hf-{tmp_path.name}"

@@ -22,10 +22,7 @@ from common import make_image_folder
 from processes import Process
 
 FEATURES = "promptcal.trainers.engine.features"
-SETTINGS = (
-    "TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off",
-    "DATALOADER.NUM_WORKERS", 0,
-)
+SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off", "DATALOADER.NUM_WORKERS", 0)
 
 
 @pytest.fixture
@@ -37,8 +34,7 @@ def cache(tmp_path) -> tuple:
 def start(train, tmp_path):
     """Runs tools/train.py on a folder of images."""
     def start(root, folder, *opts, trainer="TPT"):
-        return train(
-            trainer, "--root", root, "--output-dir", tmp_path / folder, *SETTINGS, *opts)
+        return train(trainer, "--root", root, "--output-dir", tmp_path / folder, *SETTINGS, *opts)
     return start
 
 
@@ -137,9 +133,7 @@ def damage(cache_dir: Path, how: str) -> None:
     ("TPT", "removed"), ("TPT", "cut"), ("TPT", "flipped"), ("TPT", "emptied"),
     ("TDA", "removed"), ("TDA", "flipped"),
 ])
-def test_a_cache_that_goes_bad_while_it_is_read(
-    predict, image_folder, cache, tmp_path, monkeypatch, trainer, how,
-):
+def test_a_cache_that_goes_bad_while_it_is_read(predict, image_folder, cache, tmp_path, monkeypatch, trainer, how):
     """TPT reads blocks in order; TDA, which is online, in random order, with one in memory."""
     monkeypatch.setattr(f"{FEATURES}.MEMORY", 1)
     monkeypatch.setattr(f"{FEATURES}.BLOCK", 3)
@@ -155,9 +149,7 @@ def test_a_cache_that_goes_bad_while_it_is_read(
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
-def test_a_disk_that_goes_away_while_the_cache_is_made(
-    predict, refusal, image_folder, tmp_path, monkeypatch,
-):
+def test_a_disk_that_goes_away_while_the_cache_is_made(predict, refusal, image_folder, tmp_path, monkeypatch):
     """It becomes read-only, as a failed disk does, after the first block: the run ends with one
     line, and the same command continues."""
     monkeypatch.setattr(f"{FEATURES}.BLOCK", 3)
@@ -228,9 +220,7 @@ def test_a_run_that_stops_at_a_bad_image_continues_when_it_is_repaired(
 # Two runs at once
 
 @pytest.mark.slow
-def test_two_runs_that_build_the_same_cache(
-    logits_of, clip_file, image_folder, cache, tmp_path,
-):
+def test_two_runs_that_build_the_same_cache(logits_of, clip_file, image_folder, cache, tmp_path):
     """Both end, neither reads half a file; and a third that is killed leaves no obstacle."""
     def begin(trainer: str, folder: str) -> Process:
         return Process(
@@ -251,9 +241,7 @@ def test_two_runs_that_build_the_same_cache(
         assert np.array_equal(read_predictions(tmp_path / folder)["logits"], expected)
 
 
-def test_a_lock_that_is_never_released_is_not_waited_for_without_end(
-    logits_of, clean, cache, tmp_path, monkeypatch,
-):
+def test_a_lock_that_is_never_released_is_not_waited_for_without_end(logits_of, clean, cache, tmp_path, monkeypatch):
     """As of a stopped process, or of one on another machine."""
     monkeypatch.setattr("promptcal.trainers.engine.cache.LOCK_SECONDS", 0.2)
     logits_of(clean, "first", *cache, "TEST.LIMIT", 5)
@@ -269,9 +257,7 @@ def test_a_lock_that_is_never_released_is_not_waited_for_without_end(
 @pytest.mark.parametrize(("trainer", "same_name"), [
     ("TPT", False), ("TPT", True), ("ZeroShot", False), ("TDA", True),
 ])
-def test_two_folders_with_the_same_names_and_sizes(
-    logits_of, refusal, clean, cache, tmp_path, trainer, same_name,
-):
+def test_two_folders_with_the_same_names_and_sizes(logits_of, refusal, clean, cache, tmp_path, trainer, same_name):
     noisy = tmp_path / "elsewhere" / ("clean" if same_name else "noisy")
     shutil.copytree(clean, noisy)
     overwrite(sorted(noisy.rglob("*.bmp")))
@@ -286,9 +272,7 @@ def test_two_folders_with_the_same_names_and_sizes(
     assert "other data: 12 images changed" in line
 
 
-def test_half_of_the_files_replaced_by_others_of_the_same_size(
-    logits_of, refusal, clean, cache, opened,
-):
+def test_half_of_the_files_replaced_by_others_of_the_same_size(logits_of, refusal, clean, cache, opened):
     before = logits_of(clean, "before", *cache)
     half = sorted(clean.rglob("*.bmp"))[::2]
     overwrite(half)
@@ -313,9 +297,7 @@ def test_images_that_change_places(logits_of, clean, cache, tmp_path):
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("change", ["other pixels", "no image", "removed"])
-def test_an_image_that_changes_after_the_run_has_begun(
-    refusal, clean, cache, monkeypatch, change, cached,
-):
+def test_an_image_that_changes_after_the_run_has_begun(refusal, clean, cache, monkeypatch, change, cached):
     """Its predictions would be filed under the old image."""
     victim = clean / "kind_c" / "1.bmp"
     predict_images = Predictor.predict
@@ -351,9 +333,7 @@ def test_an_image_that_is_only_touched_goes_on(logits_of, clean, monkeypatch):
 
 # What is shared
 
-@pytest.mark.parametrize(("runs", "block"), [
-    (("pilot", "full"), 4), (("full", "pilot"), 4), (("pilot", "full"), 64),
-])
+@pytest.mark.parametrize(("runs", "block"), [(("pilot", "full"), 4), (("full", "pilot"), 4), (("pilot", "full"), 64)])
 def test_a_pilot_and_a_full_run_share(logits_of, clean, cache, opened, monkeypatch, runs, block):
     monkeypatch.setattr(f"{FEATURES}.BLOCK", block)
     limits = {"pilot": ("TEST.LIMIT", 5), "full": ()}

@@ -39,9 +39,7 @@ def test_states_and_advice(root, monkeypatch):
     (root / "dtd" / "split_zhou_DescribableTextures.json").unlink()  # it is not downloaded here
     finding = inspect(DTD, root)
     assert finding.state == "faulty"
-    assert (
-        "https://drive.google.com/file/d/1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x/view" in finding.advice
-    )
+    assert ("https://drive.google.com/file/d/1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x/view" in finding.advice)
 
 
 def test_warnings_of_readers_are_shown(root, caplog):

@@ -142,10 +142,7 @@ def test_imagenet_c(folder, tmp_path, caplog):
             build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
     finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
     assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
-    assert (
-        "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more"
-        in caplog.text
-    )
+    assert ("without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in caplog.text)
 
 
 def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
@@ -175,12 +172,9 @@ def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
 @pytest.mark.parametrize(("name", "opts", "message"), [
     ("landcover", ["DATASET.CORRUPTION", "frog"], "'frog'; for LandCover it must be empty or one of "
      "gaussian_noise, defocus_blur, fog, contrast. Did you mean 'fog'?"),
-    ("landcover", ["DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 6],
-     "is 6; it must be one of 1, 2, 3, 4, 5"),
-    ("cifar10_c", [],
-     "DATASET.CORRUPTION is ''; for CIFAR10C it must be one of gaussian_noise, shot_noise"),
-    ("dtd", ["DATASET.CORRUPTION", "fog"],
-     "'fog'; for DescribableTextures it must be empty: it has none"),
+    ("landcover", ["DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 6], "is 6; it must be one of 1, 2, 3, 4, 5"),
+    ("cifar10_c", [], "DATASET.CORRUPTION is ''; for CIFAR10C it must be one of gaussian_noise, shot_noise"),
+    ("dtd", ["DATASET.CORRUPTION", "fog"], "'fog'; for DescribableTextures it must be empty: it has none"),
 ])
 def test_bad_names_get_one_line_with_the_valid_ones(name, opts, message):
     with pytest.raises(ConfigError) as error:
@@ -212,10 +206,7 @@ def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
 def test_a_corruption_is_a_data_set_of_its_own(clip_file, tmp_path):
     """Own run folder and table column; nothing of another one's cached views is used."""
     def run(trainer: str, name: str, *opts: object) -> dict[str, np.ndarray]:
-        args = [
-            "--backbone", clip_file, "--root", tmp_path, "TEST.LIMIT", 8, *opts,
-            "CACHE.DIR", tmp_path / "cache",
-        ]
+        args = ["--backbone", clip_file, "--root", tmp_path, "TEST.LIMIT", 8, *opts, "CACHE.DIR", tmp_path / "cache"]
         folder = tmp_path / "runs" / "-".join(map(str, (trainer, *opts[1::2])))
         done = run_tool(
             "train.py", "--trainer", trainer, "--dataset-config-file", name,
@@ -234,9 +225,7 @@ def test_a_corruption_is_a_data_set_of_its_own(clip_file, tmp_path):
     corruption = ("DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 2)
     files = run("TPT", "cifar10_c", *corruption, "TTA.VIEWS", 10)["filename"]
     assert files[:2].tolist() == ["CIFAR-10-C/fog.npy::20", "CIFAR-10-C/fog.npy::22"]
-    done = run_tool(
-        "report.py", tmp_path / "runs", "--out", tmp_path / "report", "--demo", "--no-figures"
-    )
+    done = run_tool("report.py", tmp_path / "runs", "--out", tmp_path / "report", "--demo", "--no-figures")
     assert done.returncode == 0, done.stderr
     tables = (tmp_path / "report" / "tables.md").read_text()
     words = "| LandCover | LandCover fog 1 | LandCover fog 5 | LandCover contrast 5 |"

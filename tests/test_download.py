@@ -13,13 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from promptcal.datasets.download.install import (
-    COOP_PROMPTS,
-    download_coop,
-    download_dataset,
-    install,
-    manual_steps,
-)
+from promptcal.datasets.download.install import COOP_PROMPTS, download_coop, download_dataset, install, manual_steps
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.file_dataset import file_datasets
 from promptcal.tools import download
@@ -80,9 +74,7 @@ def test_a_faulty_folder_is_reported_and_not_changed(name, fault, tmp_path, monk
     caplog.clear()
     assert not download_dataset(cls, root, str(archives))
     assert f"error: {cls.key()}: " in caplog.text and "already there" not in caplog.text
-    assert (
-        f"  1. move {root / cls.folder} away; then run again, or continue by hand\n" in caplog.text
-    )
+    assert (f"  1. move {root / cls.folder} away; then run again, or continue by hand\n" in caplog.text)
     assert cls.archives[0].name in caplog.text
     (root / cls.folder).rename(root / "broken")
     assert download_dataset(cls, root, str(archives))
@@ -152,9 +144,7 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
 
     with serving() as server:
         server.files = contents(archives)
-        result = run_download(
-            "ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit
-        )
+        result = run_download("ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit)
     assert result.returncode == 1
     words = f"error: ucf101: cannot write to {root}: File too large; fix this and run again"
     assert words in result.stderr
@@ -200,9 +190,7 @@ def test_an_interrupted_installation_is_finished(tmp_path, monkeypatch):
 
 
 def test_coop_prompts(tmp_path, caplog):
-    prompt = (
-        "to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50"
-    )
+    prompt = ("to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50")
     with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
         zipped.writestr(prompt, b"weights")
     root = tmp_path / "root"

@@ -53,8 +53,7 @@ def checkout(tmp_path: Path) -> Path:
 def set_up(checkout: Path, what: str) -> subprocess.CompletedProcess:
     command = ["bash", "-c", f"source tools/environment.sh {what}; echo done"]
     path = f"{checkout / 'bin'}:/usr/bin:/bin"
-    return subprocess.run(
-        command, cwd=checkout, capture_output=True, text=True, env={"PATH": path}, timeout=60)
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, env={"PATH": path}, timeout=60)
 
 
 def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(checkout):

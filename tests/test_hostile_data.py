@@ -85,13 +85,6 @@ def test_json_that_is_no_split(text, satellite):
         build_dataset("EuroSAT", satellite)
 
 
-def test_a_split_file_of_gigabytes(satellite):
-    with (satellite / "eurosat" / SPLIT).open("wb") as file:
-        file.truncate(5 << 30)  # takes no space
-    with refused(f"{SPLIT}: File too large$"):
-        build_dataset("EuroSAT", satellite)
-
-
 @pytest.mark.parametrize("path", [
     "/etc/passwd", "../../../etc/passwd", "Forest/../../../x.jpg", "..", "C:\\x.jpg",
     "\\\\host\\x.jpg", "a\\..\\..\\x.jpg",

@@ -147,9 +147,7 @@ def test_unreadable_files_are_named_with_the_reason(tmp_path, monkeypatch):
             open_image("x")
 
 
-POSTSCRIPT = (
-    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(trace) (w) file closefile\n"
-)
+POSTSCRIPT = (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(trace) (w) file closefile\n")
 NO_RASTER = "it is not a JPEG"
 
 

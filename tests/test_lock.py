@@ -51,9 +51,7 @@ def test_a_dead_owner_is_replaced(tmp_path, dead_pid):
         take(tmp_path)
 
 
-@pytest.mark.parametrize("change", [
-    {"host": "elsewhere"}, {"system": "another container of the same name"},
-])
+@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"system": "another container of the same name"}])
 def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path, change, dead_pid):
     """Its process number means nothing here. A touch from the future, after a clock was set back,
     is a touch."""
@@ -79,9 +77,7 @@ def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path):
         sleeper.wait()
 
 
-@pytest.mark.parametrize("content", [
-    "", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}',
-])
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}'])
 def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path, content):
     """Its owner may be about to write it."""
     (tmp_path / "lock").write_text(content.replace("HERE", FolderLock(tmp_path).owner["host"]))

@@ -24,9 +24,7 @@ ROWS = (
 COLUMNS = "image=path label=diagnosis split=fold"
 
 
-def write_csv(
-    folder: Path, header: str, rows=ROWS, name: str = "labels.csv", separator: str = ","
-) -> Path:
+def write_csv(folder: Path, header: str, rows=ROWS, name: str = "labels.csv", separator: str = ",") -> Path:
     lines = [header, *(separator.join(row) for row in rows)]
     path = folder / name
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -171,9 +169,7 @@ def test_missing_training_images_are_left_out(skin, caplog):
     with caplog.at_level(logging.WARNING):
         dataset = build_dataset("Table", skin)
     assert len(dataset.train) == 1
-    assert (
-        "images for training that are missing are left out: 1, such as images/a.png" in caplog.text
-    )
+    assert ("images for training that are missing are left out: 1, such as images/a.png" in caplog.text)
 
 
 WORDS = {"NV": "melanocytic nevus", "MEL": "melanoma", "BKL": "benign keratosis"}
@@ -215,9 +211,7 @@ def test_a_column_of_class_names_beside_labels(skin):
     codes = {"NV": "1", "MEL": "2", "BKL": "0"}
     rows = [(image, codes[code], f"the {code} kind", split) for image, code, split, _ in ROWS]
     write_csv(skin, "path,label,class_name,split", rows)
-    assert build_dataset("Table", skin).classnames == [
-        "the BKL kind", "the NV kind", "the MEL kind",
-    ]
+    assert build_dataset("Table", skin).classnames == ["the BKL kind", "the NV kind", "the MEL kind"]
     rows[3] = ("images/d.png", "2", "another kind", "test")
     write_csv(skin, "path,label,class_name,split", rows)
     message = r"row 4 \(line 5\): class 2 is called 'another kind', but .* in labels.csv, row 2"

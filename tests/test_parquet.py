@@ -49,8 +49,7 @@ def write_with_library(folder: Path, names: list[str], splits: dict) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder.parent / "hf")}
     environment.pop("PYTHONPATH", None)
     command = [sys.executable, "-c", WRITER, str(folder), json.dumps(names), json.dumps(splits)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -129,16 +128,12 @@ def land(hub, tmp_path) -> Path:
 def test_splits(land, caplog):
     data = land / "data"
     (data / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(
-        DataError, match="has 1 of the 2 files of the split 'train': download the others"
-    ):
+    with pytest.raises(DataError, match="has 1 of the 2 files of the split 'train': download the others"):
         build_dataset("Parquet", land)
     (data / "train-00000-of-00002.parquet").unlink()
     test = data / "test-00000-of-00001.parquet"
     test.rename(data / "heldout-00000-of-00001.parquet")
-    with pytest.raises(
-        DataError, match="no split 'test' but heldout, validation; .* \"test=validation\""
-    ):
+    with pytest.raises(DataError, match="no split 'test' but heldout, validation; .* \"test=validation\""):
         build_dataset("Parquet", land)
     with pytest.raises(DataError, match="has no split 'testing'.*; it has: heldout, validation"):
         build_dataset("Parquet", land, columns="test=testing")
@@ -157,9 +152,7 @@ def test_the_layout_of_the_hubs_own_conversion(land):
     dataset = build_dataset("Parquet", land)
     assert (len(dataset.test), len(dataset.val)) == (6, 3)
     shutil.copytree(land / "default", land / "other")
-    with pytest.raises(
-        DataError, match="'test' is in several folders, .*/default and .*/other: give one"
-    ):
+    with pytest.raises(DataError, match="'test' is in several folders, .*/default and .*/other: give one"):
         build_dataset("Parquet", land)
     assert len(build_dataset("Parquet", land / "other").test) == 6
 
@@ -172,9 +165,7 @@ def test_several_columns_of_labels(hub, tmp_path):
         "coarse_label": label_feature(["trees", "fish"]),
     }
     write_columns(tmp_path / "set", columns, features)
-    message = (
-        "several columns of labels: choose one of fine_label, coarse_label, .* label=fine_label"
-    )
+    message = ("several columns of labels: choose one of fine_label, coarse_label, .* label=fine_label")
     with pytest.raises(DataError, match=message):
         build_dataset("Parquet", tmp_path / "set")
     dataset = build_dataset("Parquet", tmp_path / "set", columns="label=coarse_label")
@@ -182,10 +173,7 @@ def test_several_columns_of_labels(hub, tmp_path):
 
 
 def test_labels_without_names_and_groups(hub, tmp_path, caplog):
-    words = {
-        "image": cells(hub), "label": ["elm", "oak", "elm", "oak"],
-        "patient_id": [7, 7, 8, None],
-    }
+    words = {"image": cells(hub), "label": ["elm", "oak", "elm", "oak"], "patient_id": [7, 7, 8, None]}
     write_columns(tmp_path / "words", words)
     dataset = build_dataset("Parquet", tmp_path / "words")
     assert dataset.classnames == ["elm", "oak"]
@@ -214,10 +202,7 @@ def test_what_is_refused(hub, tmp_path):
     refused("holds the images themselves, .* use --dataset-config-file parquet", "Table")
     write_columns(folder, {"image": cells(hub), "sort": [0, 1, 1, 0]})
     refused("no column of the labels is recognised among its columns: image, sort")
-    refused(
-        "has no column 'srt' .*; its columns are: image, sort. Did you mean 'sort'",
-        columns="label=srt",
-    )
+    refused("has no column 'srt' .*; its columns are: image, sort. Did you mean 'sort'", columns="label=srt")
     path = folder / "test.parquet"
     path.write_bytes(path.read_bytes()[:200])
     refused("is not a complete parquet file")
@@ -231,9 +216,7 @@ def test_an_image_without_bytes_is_named(hub, tmp_path):
     write_columns(tmp_path / "set", {"image": rows, "label": ["a", "b", "a", "b"]})
     dataset = build_dataset("Parquet", tmp_path / "set")
     for row, reason in ((1, "it is empty or damaged"), (3, "the file has no bytes for it")):
-        with pytest.raises(
-            BadImageError, match=f"cannot read image .*test.parquet::{row}: {reason}"
-        ):
+        with pytest.raises(BadImageError, match=f"cannot read image .*test.parquet::{row}: {reason}"):
             dataset.read_image(dataset.test[row])
     assert len(identify(dataset, dataset.test, range(4), ImageIndex(None)).digests) == 4
 

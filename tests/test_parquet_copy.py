@@ -33,9 +33,7 @@ def all_messages(caplog):
     caplog.set_level(logging.INFO)
 
 
-def make_copy(
-    name: str, tmp_path: Path, hub_names: list[str], with_paths: bool = False, leave_out: int = -1,
-) -> Path:
+def make_copy(name: str, tmp_path: Path, hub_names: list[str], with_paths: bool = False, leave_out: int = -1) -> Path:
     """A hub's copy of a miniature set, with the split file beside it.
 
     `leave_out` is the number of a test image that is not in it.
@@ -53,9 +51,7 @@ def make_copy(
             columns["image"].append({"bytes": (images / path).read_bytes(), "path": cell_path})
             columns["label"].append(label)
         features = {"label": label_feature(hub_names)}
-        write_columns(
-            tmp_path / "copy" / "data", columns, features, f"{split}-00000-of-00001.parquet"
-        )
+        write_columns(tmp_path / "copy" / "data", columns, features, f"{split}-00000-of-00001.parquet")
     shutil.copy(write_split(tmp_path / "made", name, splits), tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -69,9 +65,7 @@ def labelled_contents(items) -> list[tuple[int, bytes]]:
 def test_cars_from_a_copy(with_paths, tmp_path, caplog):
     copy = make_copy("StanfordCars", tmp_path, CARS, with_paths)
     root = tmp_path / "root"
-    assert download.main(["stanford_cars", "--root", str(root), "--mirror", str(copy)]) == 0, (
-        caplog.text
-    )
+    assert download.main(["stanford_cars", "--root", str(root), "--mirror", str(copy)]) == 0, (caplog.text)
     assert "stanford_cars: ready, 4 test images of 2 classes" in caplog.text
     dataset = build_dataset("StanfordCars", root)
     dataset.check_files([*dataset.train, *dataset.val, *dataset.test])
@@ -86,16 +80,6 @@ def test_cars_from_a_copy(with_paths, tmp_path, caplog):
         assert sorted(test_images) == sorted(original_images)
     assert names(root) == ["stanford_cars"]
     assert ("few-shot samples are not CoOp's" in caplog.text) is not with_paths
-
-
-@needs_pyarrow
-def test_scenes_from_a_copy(tmp_path):
-    hub_names = ["abbey", "apartment building outdoor", "basketball court indoor"]
-    copy = make_copy("SUN397", tmp_path, hub_names)
-    assert download_dataset(DATASET_REGISTRY.get("SUN397"), tmp_path / "root", str(copy))
-    dataset = build_dataset("SUN397", tmp_path / "root")
-    dataset.check_files(dataset.test)
-    assert dataset.classnames[1] == "outdoor apartment_building"
 
 
 @needs_pyarrow

@@ -60,9 +60,7 @@ def test_the_geometry_is_that_of_clip_and_of_the_card():
     tiles = torch.from_numpy(np.stack([np.asarray(data.read_image(item)) for item in items]))
     with torch.no_grad():
         images = unit(model.encode_image(normalised(tiles)))
-        text = unit(
-            model.encode_text(clip.tokenize([f"a photo of a {name}." for name in data.classnames]))
-        )
+        text = unit(model.encode_text(clip.tokenize([f"a photo of a {name}." for name in data.classnames])))
     pairs = (text @ text.T)[~torch.eye(len(text), dtype=torch.bool)]
     assert pairs.min() > 0
     assert f"mean {pairs.mean():.2f}, standard deviation {pairs.std():.3f}" in CARD
@@ -111,9 +109,7 @@ def test_captions_are_encoded_as_clip_would():
     texts = ["a hazy photo of a vineyard.", "an aerial photo of the sea at dusk."]
     with torch.no_grad():
         ours = training.encode_captions(short, training.caption_tokens(texts))
-        torch.testing.assert_close(
-            ours, whole.encode_text(clip.tokenize(texts)), atol=1e-5, rtol=1e-4
-        )
+        torch.testing.assert_close(ours, whole.encode_text(clip.tokenize(texts)), atol=1e-5, rtol=1e-4)
 
 
 def test_the_loss_is_clips_and_takes_shared_captions_and_negatives():
@@ -126,12 +122,8 @@ def test_the_loss_is_clips_and_takes_shared_captions_and_negatives():
     here, there = torch.eye(2)
     images = torch.stack([here, here])
     match = torch.tensor([[True, True, False], [True, True, False]])
-    good = training.contrastive_loss(
-        images, torch.stack([here, here, there]), match, torch.tensor(50.0)
-    )
-    split = training.contrastive_loss(
-        images, torch.stack([here, there, there]), match, torch.tensor(50.0)
-    )
+    good = training.contrastive_loss(images, torch.stack([here, here, there]), match, torch.tensor(50.0))
+    split = training.contrastive_loss(images, torch.stack([here, there, there]), match, torch.tensor(50.0))
     # shared evenly: log 2 is the least there is
     torch.testing.assert_close(good, torch.tensor(2.0).log())
     assert split > good + 1
@@ -180,8 +172,6 @@ def landcover(method: str, folder: Path, cache: Path, *opts: object):
 @pytest.mark.parametrize("name", sorted(EMBEDDED))
 def test_the_embedded_prompts_fit_the_model(tmp_path, cache, name, caplog):
     with caplog.at_level(logging.WARNING):
-        results = landcover(
-            "CoOp", tmp_path, cache, "MODEL.INIT_WEIGHTS", name, "TEST.LIMIT", 240,
-        ).run(train=False)
+        results = landcover("CoOp", tmp_path, cache, "MODEL.INIT_WEIGHTS", name, "TEST.LIMIT", 240).run(train=False)
     assert "another backbone" not in caplog.text
     assert results["accuracy"] > results["zero_shot_accuracy"]

@@ -36,9 +36,7 @@ HELPERS = "import deeper\n\ndef scaled(x):\n    return 2 * x\n"
 DEEPER = "CONSTANT = 5\n"
 
 
-def source_of(
-    folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper: str = DEEPER
-) -> dict[str, str]:
+def source_of(folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper: str = DEEPER) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     files = {"my_method": plugin, "helpers": helpers, "deeper": deeper, "unrelated": "X = 1\n"}
     for name, text in files.items():

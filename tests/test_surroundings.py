@@ -61,12 +61,8 @@ def test_log_lines_appear_once_beside_libraries_that_log_to_the_root():
         "logging.info('their line')\nlogging.getLogger('promptcal.x').warning('our line')\n"
         "logging.getLogger('open_clip').warning('their warning')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert sorted(f"{done.stdout}\n{done.stderr}".split("\n")) == [
-        "", "", "our line", "their warning",
-    ]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(f"{done.stdout}\n{done.stderr}".split("\n")) == ["", "", "our line", "their warning"]
 
 
 STEP = {
@@ -132,9 +128,7 @@ def finished(clip_file, tmp_path_factory) -> list[object]:
 
 @pytest.mark.posix
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
-@pytest.mark.parametrize(
-    "name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt", "record.json"]
-)
+@pytest.mark.parametrize("name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt", "record.json"])
 def test_pipes_and_devices_under_a_runs_names(finished, tmp_path, name, kind):
     """They would be waited for, or fill the memory."""
     run = tmp_path / "run"
@@ -154,9 +148,7 @@ def test_pipes_and_devices_under_a_runs_names(finished, tmp_path, name, kind):
 @pytest.mark.posix
 def test_a_list_of_names_that_is_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "names.txt")
-    done = run_tool(
-        "predict.py", "a.png", "--classes", tmp_path / "names.txt", "--backbone", "small"
-    )
+    done = run_tool("predict.py", "a.png", "--classes", tmp_path / "names.txt", "--backbone", "small")
     assert done.returncode == 2 and "names.txt: Not a regular file" in done.stderr
 
 

@@ -33,9 +33,7 @@ def openai_features(model: CLIP, templates: list[str], names: list[str]) -> torc
 )
 def test_features_equal_openais(clip_model, templates):
     ours = ClassTexts(templates, None, NAMES).features(OpenAIBackbone(clip_model), "fp32").unit
-    torch.testing.assert_close(
-        ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5
-    )
+    torch.testing.assert_close(ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5)
 
 
 def test_what_the_setting_stands_for():
@@ -64,9 +62,7 @@ def test_data_sets_have_coops_templates():
 def test_the_command_takes_templates_and_records_them(train, tmp_path):
     done = train("ZeroShot", "PROMPT.TEMPLATE", "one {}!|many {}s.")
     assert done.returncode == 0, done.stderr
-    assert results_of(tmp_path / "run")["templates"] == [
-        "one {}!", "many {}s.",
-    ]
+    assert results_of(tmp_path / "run")["templates"] == ["one {}!", "many {}s."]
     done = train("ZeroShot", "PROMPT.TEMPLATE", "ensemble")
     assert done.returncode == 2 and "PROMPT.TEMPLATE was ['one {}!', 'many {}s.']" in done.stderr
 
@@ -84,8 +80,7 @@ def test_templates_that_fit_no_call(clip_model):
      "has the template 'a photo'; it must be coop, ensemble, or templates"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "{} {0}"], "hold {} once each"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "a {}.|"], "has the template ''"),
-    ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"],
-     "empty where MODEL.INIT_WEIGHTS"),
+    ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"], "empty where MODEL.INIT_WEIGHTS"),
     ("SoC", ["PROMPT.TEMPLATE", "coop"], "empty with SoC, which changes the words"),
 ])
 def test_settings_that_cannot_work(trainer, opts, message):
