@@ -189,6 +189,8 @@ def build_imagenet(name: str, images: Path) -> list[str]:
         for n in range(2):
             picture(images / class_folder / f"{wnid}_{n}.JPEG", number, 2 * number + n)
     (images / "README.txt").write_text("not a class")
+    first = images / ("0" if name == "ImageNetV2" else wnids[0])
+    (first / "._0.JPEG").write_bytes(b"macOS leaves these")
     return [WNIDS[wnid] for wnid in wnids]
 
 

@@ -42,6 +42,7 @@ def test_installed_as_the_reader_expects(name, tmp_path, monkeypatch, caplog):
     assert download_dataset(cls, root, str(archives)), caplog.text
     assert f"{cls.key()}: ready, " in caplog.text
     assert inspect(cls, root, deep=True).state == "partial"  # it has few images
+    assert f"{name}: without" not in caplog.text  # it has all corruptions
     assert set(names(root)) <= {cls.folder, "imagenet"}  # no work folder is left
     assert contents(archives) == before  # a mirror is not changed
     caplog.clear()

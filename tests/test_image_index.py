@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets import image_index
-from promptcal.datasets.image_index import ImageIndex, Stamp, hash_file, new_hash
+from promptcal.datasets.image_index import ImageIndex, Stamp, hash_file, hash_text, new_hash
 
 from common import make_image_folder
 from folders import names
@@ -193,3 +193,7 @@ def test_a_file_that_is_written_while_it_is_hashed(tmp_path, monkeypatch):
     image = hash_file(str(file))
     assert image.digest == new_hash(b"begin and end").digest()
     assert image.stamp == Stamp.of(file.stat())
+
+
+def test_a_hash_depends_on_where_a_text_ends():
+    assert hash_text("a", "bc") != hash_text("ab", "c") != hash_text("abc")

@@ -151,6 +151,12 @@ def test_the_tool_trains_a_file_that_loads(tmp_path):
     assert model.encode_text(clip.tokenize("a photo of a river.")).shape == (1, 128)
 
 
+@pytest.mark.parametrize("arguments", [["--out", "weights.pt"], ["--tiles", 10], ["--steps", 0]])
+def test_the_tool_names_bad_input(arguments):
+    done = run_tool("train_small_clip.py", "--out", "w.safetensors", *arguments)
+    assert done.returncode == 2 and re.search("must end in .safetensors|at least", done.stderr), done.stderr
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("cache")
