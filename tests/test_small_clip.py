@@ -12,7 +12,7 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.synthetic import CLASSNAMES
 from promptcal.trainers import build_cfg, build_trainer, load_clip
 from promptcal.trainers.functional.objectives import unit
-from promptcal.trainers.vlm.openai import PUBLISHED_WEIGHTS, full_token_table
+from promptcal.trainers.vlm.loading import PUBLISHED_WEIGHTS, full_token_table
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
 from promptcal.trainers.vlm.prompt_files import EMBEDDED
 from promptcal.trainers.vlm.small import training

@@ -15,10 +15,10 @@ from ...datasets.base import DATASET_REGISTRY, dataset_info, parse_run_name
 from ...datasets.utils.errors import ConfigError, DataError, one_line
 from ...datasets.utils.files import flatten, read_yaml
 from ..config.layers import cast_like_default, dataset_file_of, default_settings
-from ..config.names import backbone_name
 from ..config.setting import Role
 from ..config.settings import (
     added_terms,
+    backbone_name,
     effective_rows,
     find_setting,
     get_cfg_default,
@@ -34,7 +34,7 @@ from ..registry import (
     method_key,
     reset_words,
 )
-from ..vlm.openai import PUBLISHED_WEIGHTS
+from ..vlm.loading import PUBLISHED_WEIGHTS
 from .record import UNKNOWN_IMAGES, RunRecord, content_hash
 
 IMAGES = "1.0:"  # prefix of the hash of a list of images
