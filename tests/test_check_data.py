@@ -39,7 +39,7 @@ def test_states_and_advice(root, monkeypatch):
     (root / "dtd" / "split_zhou_DescribableTextures.json").unlink()  # it is not downloaded here
     finding = inspect(DTD, root)
     assert finding.state == "faulty"
-    assert ("https://drive.google.com/file/d/1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x/view" in finding.advice)
+    assert "https://drive.google.com/file/d/1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x/view" in finding.advice
 
 
 def test_warnings_of_readers_are_shown(root, caplog):
@@ -133,7 +133,6 @@ def test_copies_in_other_splits_and_classes_are_named(root):
     assert finding.state == "ok" and finding.advice == (
         "pictures in several splits, by content: 1, such as dtd/images/banded/image_0001.jpg "
         "(test) = dtd/images/banded/image_0003.jpg (val); pictures in several classes, by content: "
-        "1, such as dtd/images/blotchy/image_0002.jpg (test) = "
-        "dtd/images/polka-dotted/image_0002.jpg (test)")
+        "1, such as dtd/images/blotchy/image_0002.jpg (test) = dtd/images/polka-dotted/image_0002.jpg (test)")
     done = run_tool("check_data.py", "dtd", "--root", root)
     assert done.returncode == 0 and "pictures in several splits, by content: 1" in done.stdout

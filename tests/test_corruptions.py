@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.base import SEVERITIES, dataset_info
-from promptcal.datasets.cifar import read_batch
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.synthetic import STRENGTHS, tile
@@ -64,21 +63,9 @@ def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content, tmp_path, m
     build_cifar(tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
-    with pytest.raises(DataError, match="test_batch is not a file of CIFAR or is damaged "
-                                        ".*download it again"):
+    with pytest.raises(DataError, match="test_batch is not a file of CIFAR or is damaged .*download it again"):
         build_dataset("CIFAR10", tmp_path)
     assert not Path("ran").exists()
-
-
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_an_array_stored_by_columns_has_the_same_pixels(protocol, tmp_path):
-    file = tmp_path / "cifar-10-batches-py" / "test_batch"
-    build_cifar(tmp_path)
-    rows = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
-    for data in (rows, np.asfortranarray(rows)):
-        file.write_bytes(pickle.dumps({"data": data, "labels": [0, 1, 2, 3]}, protocol))
-        images = read_batch(file, "labels")[1]
-        assert np.array_equal(images.transpose(0, 3, 1, 2).reshape(4, 3072), rows)
 
 
 def test_rows_of_a_severity(tmp_path):
@@ -142,7 +129,7 @@ def test_imagenet_c(folder, tmp_path, caplog):
             build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
     finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
     assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
-    assert ("without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in caplog.text)
+    assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in caplog.text
 
 
 def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
@@ -164,8 +151,7 @@ def test_a_list_of_images_in_the_root_or_anywhere(tmp_path):
         build_dataset("ImageNetC", tmp_path, corruption="fog", image_list="none.txt")
     for text in ("n0/x.JPEG\n", ""):
         (tmp_path / "copy.txt").write_text(text)
-        with pytest.raises(DataError, match=r"must list test images of ImageNetC, .*(: "
-                                            r"n0/x.JPEG|it is empty)$"):
+        with pytest.raises(DataError, match=r"must list test images of ImageNetC, .*(: n0/x.JPEG|it is empty)$"):
             build_dataset("ImageNetC", tmp_path, corruption="fog", image_list="copy.txt")
 
 

@@ -75,7 +75,7 @@ def test_a_faulty_folder_is_reported_and_not_changed(name, fault, tmp_path, monk
     caplog.clear()
     assert not download_dataset(cls, root, str(archives))
     assert f"error: {cls.key()}: " in caplog.text and "already there" not in caplog.text
-    assert (f"  1. move {root / cls.folder} away; then run again, or continue by hand\n" in caplog.text)
+    assert f"  1. move {root / cls.folder} away; then run again, or continue by hand\n" in caplog.text
     assert cls.archives[0].name in caplog.text
     (root / cls.folder).rename(root / "broken")
     assert download_dataset(cls, root, str(archives))

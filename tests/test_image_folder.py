@@ -33,8 +33,7 @@ def test_flat_folders_are_the_test_split(zoo):
 
 def test_names_file(zoo):
     (zoo / "zebra").rename(zoo / "plains zebra")
-    (zoo / "classnames.txt").write_text("\ufeffpolar_bear white bear\n\nplains zebra\tGrévy's "
-                                        "zebra\n")
+    (zoo / "classnames.txt").write_text("\ufeffpolar_bear white bear\n\nplains zebra\tGrévy's zebra\n")
     dataset = build_dataset("ImageFolder", zoo)
     assert dataset.classnames == ["ant", "Grévy's zebra", "white bear"]
     assert dataset.test[-1].classname == "white bear"
@@ -110,8 +109,7 @@ def nested(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "candidates"), [
-    ("1.png", "ant/1.png, zebra/1.png, more/in/ant/1.png, more/in/zebra/1.png, "
-              "less/in/ant/1.png and 1 more"),
+    ("1.png", "ant/1.png, zebra/1.png, more/in/ant/1.png, more/in/zebra/1.png, less/in/ant/1.png and 1 more"),
     ("in/ant/1.png", "more/in/ant/1.png, less/in/ant/1.png"),
 ])
 def test_a_line_of_a_list_that_fits_several_images_is_refused_with_the_candidates(line, candidates, nested, tmp_path):

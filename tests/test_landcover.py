@@ -5,12 +5,7 @@ import sys
 import numpy as np
 import pytest
 from promptcal.datasets import build_dataset
-from promptcal.datasets.synthetic import (
-    CLASSNAMES,
-    SIZE,
-    shifted_tile,
-    tile,
-)
+from promptcal.datasets.synthetic import CLASSNAMES, SIZE, shifted_tile, tile
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers import build_cfg
 

@@ -100,8 +100,7 @@ def test_tables_that_cannot_be_read_get_a_remedy(skin):
         build_dataset("Table", skin)
     rows = [(image, *("10" if code == "NV" else "01")) for image, code, *_ in ROWS]
     write_csv(skin, "image,NV,other", rows)
-    with pytest.raises(DataError, match=r"one column per class \(NV, other\): write one column "
-                                        r"with the label"):
+    with pytest.raises(DataError, match=r"one column per class \(NV, other\): write one column with the label"):
         build_dataset("Table", skin)
 
 
@@ -169,7 +168,7 @@ def test_missing_training_images_are_left_out(skin, caplog):
     with caplog.at_level(logging.WARNING):
         dataset = build_dataset("Table", skin)
     assert len(dataset.train) == 1
-    assert ("images for training that are missing are left out: 1, such as images/a.png" in caplog.text)
+    assert "images for training that are missing are left out: 1, such as images/a.png" in caplog.text
 
 
 WORDS = {"NV": "melanocytic nevus", "MEL": "melanoma", "BKL": "benign keratosis"}
@@ -245,8 +244,7 @@ def test_images_are_found_by_name_in_folders_below(skin):
     dataset = build_dataset("Table", skin)
     assert dataset.test[-1].impath == str(skin / "part_2" / "e.png")
     picture(skin / "part_2" / "c.png")
-    with pytest.raises(DataError, match=r"row 3 \(line 4\): 'c' may be .*images/c.png, "
-                                        r".*part_2/c.png"):
+    with pytest.raises(DataError, match=r"row 3 \(line 4\): 'c' may be .*images/c.png, .*part_2/c.png"):
         build_dataset("Table", skin)
 
 
@@ -254,15 +252,13 @@ def test_several_tables(skin):
     rows = [row[:2] for row in ROWS]
     write_csv(skin, "path,diagnosis", rows[:2], "train.csv")
     write_csv(skin, "path,diagnosis", rows[2:], "test.csv")
-    with pytest.raises(DataError, match="several tables, labels.csv, test.csv, train.csv: choose "
-                                        "one"):
+    with pytest.raises(DataError, match="several tables, labels.csv, test.csv, train.csv: choose one"):
         build_dataset("Table", skin)
     assert len(build_dataset("Table", skin, columns="table=labels.csv").test) == 3
     (skin / "labels.csv").unlink()
     dataset = build_dataset("Table", skin)
     assert (len(dataset.train), len(dataset.test)) == (2, 3)
-    with pytest.raises(DataError, match=f"there is no csv, tsv or parquet file in "
-                                        f"{skin / 'images'}"):
+    with pytest.raises(DataError, match=f"there is no csv, tsv or parquet file in {skin / 'images'}"):
         build_dataset("Table", skin / "images")
 
 

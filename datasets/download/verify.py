@@ -143,7 +143,7 @@ def advice_on_missing(cls: type[FileDataset], root: Path, missing: Sequence[Sour
 
 def present_splits(
     dataset: FileDataset, train: Sequence[Datum], absent: Collection[str],
-) -> dict[str, Sequence[Datum]]:
+) -> dict[str, list[Datum]]:
     """The images that are there, by split.
 
     ImageNet's `val` is its test list, which is known: it is left out.
@@ -153,15 +153,11 @@ def present_splits(
         train: The training images; [] if they are not looked at.
         absent: Paths of images that are not there.
     """
-    splits = {"test": dataset.test, "train": without(train, absent)}
+    splits = {"test": list(dataset.test)}
+    splits["train"] = [item for item in train if item.impath not in absent]
     if dataset.val is not dataset.test:
-        splits["val"] = without(dataset.val, absent)
+        splits["val"] = [item for item in dataset.val if item.impath not in absent]
     return splits
-
-
-def without(items: Sequence[Datum], absent: Collection[str]) -> list[Datum]:
-    """The images whose paths are not among those absent."""
-    return [item for item in items if item.impath not in absent]
 
 
 def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
