@@ -24,7 +24,7 @@ from ..datasets import DataOptions, Dataset, build_dataset
 from ..datasets.build import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
-from ..datasets.streams import WINDOW, classes_in_window
+from ..datasets.selection import WINDOW, classes_in_window
 from ..datasets.utils.cli import LOGGER
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from ..datasets.views.kernel_cache import view_pipeline
