@@ -10,8 +10,13 @@ from typing import Any
 from PIL import Image
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
-from .fewshot import sample_shots, select_classes, select_images
-from .streams import image_order, long_tailed
+from .selection import (
+    image_order,
+    long_tailed,
+    sample_shots,
+    select_classes,
+    select_images,
+)
 from .utils.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)

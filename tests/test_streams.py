@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from promptcal.datasets.streams import classes_in_window, image_order, long_tailed, shuffled
+from promptcal.datasets.selection import classes_in_window, image_order, long_tailed, shuffled
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.runs.make_record import stream_section
@@ -165,9 +165,7 @@ def test_unequal_classes_in_a_run(train, tmp_path):
     results = read_results(tmp_path / "run")
     columns = read_predictions(tmp_path / "run")
     assert results["n"] == 7 and sorted(Counter(columns["label"].tolist()).values()) == [1, 1, 2, 3]
-    done = train(
-        "TPT", "TEST.LIMIT", 6, "TEST.IMBALANCE", 1, "--output-dir", tmp_path / "tpt", *FEW
-    )
+    done = train("TPT", "TEST.LIMIT", 6, "TEST.IMBALANCE", 1, "--output-dir", tmp_path / "tpt", *FEW)
     assert done.returncode == 0, done.stderr
     # A part of the same images.
     assert set(read_predictions(tmp_path / "tpt")["index"]) < set(columns["index"])

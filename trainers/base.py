@@ -24,7 +24,7 @@ from ..datasets import DataOptions, Dataset, build_dataset
 from ..datasets.build import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
-from ..datasets.streams import WINDOW, classes_in_window
+from ..datasets.selection import WINDOW, classes_in_window
 from ..datasets.utils.cli import LOGGER
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from ..datasets.views.kernel_cache import view_pipeline
@@ -41,8 +41,8 @@ from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, read_predictions
 from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
-from .vlm.class_texts import ClassTexts
-from .vlm.loading import load_backbone, weights_hash
+from .vlm.class_texts import ClassTexts, find_templates
+from .vlm.loading import load_backbone, warn_of_small, weights_hash
 from .vlm.numerics import (
     BF16_WARNING,
     Numerics,
@@ -50,10 +50,8 @@ from .vlm.numerics import (
     refuse_shared_gpu,
     reset_peak_memory,
 )
-from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
-from .vlm.templates import find_templates
 
 logger = logging.getLogger(__name__)
 

@@ -33,8 +33,8 @@ from ..config.settings import (
 )
 from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
 from ..registry import backbone_label, method_info, method_key
+from ..vlm.loading import PUBLISHED_WEIGHTS
 from ..vlm.numerics import Numerics, resolve_precision
-from ..vlm.openai import PUBLISHED_WEIGHTS
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
 from .record import AUTO, RunRecord, content_hash
