@@ -191,7 +191,7 @@ def test_an_interrupted_installation_is_finished(tmp_path, monkeypatch):
 
 
 def test_coop_prompts(tmp_path, caplog):
-    prompt = ("to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50")
+    prompt = "to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50"
     with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
         zipped.writestr(prompt, b"weights")
     root = tmp_path / "root"
