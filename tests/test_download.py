@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import resource
 import shutil
 import subprocess
@@ -211,6 +212,8 @@ def test_manual_steps_name_files_and_folders(cls, tmp_path):
     for source in cls.archives:
         for words in (source.name, source.link, source.checksum.partition(":")[2]):
             assert words in steps
+        if not source.drive_id:
+            assert re.fullmatch("md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", source.checksum)
     for source in cls.metadata:
         assert source.drive_id in steps
     if cls.parquet_copy:
