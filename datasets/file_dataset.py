@@ -81,9 +81,6 @@ class FileDataset(Dataset):
         self.test = splits.test
         self.test_hash = split_hash({"test": self.test}, str(self.image_dir))
         self.difference = self.compare_with_published()
-        if self.difference:
-            logger.warning("%s: %s; results will not be comparable with published ones",
-                           self.name(), self.difference)
 
     def read(self) -> Splits:
         """Class names and lists of images."""

@@ -38,6 +38,7 @@ class ImageFolder(OwnImages):
     def read(self) -> Splits:
         """Lists the images by split and class, and warns of files that are not read."""
         split_folders = self.split_dirs()
+        self.class_parents = list(split_folders.values())
         folder_names: set[str] = set()
         for split_folder in split_folders.values():
             folder_names.update(folder.name for folder in subfolders(split_folder))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from promptcal.trainers.engine.jacobian import text_jacobian
 from promptcal.trainers.vlm.backbone import Backbone, initial_context
 from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.jacobian import text_jacobian
 from promptcal.trainers.vlm.openai_clip import tokenizer as openai_tokenizer
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import class_tokens

@@ -15,7 +15,7 @@ from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.settings import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
-from promptcal.trainers.vlm.templates import find_templates
+from promptcal.trainers.vlm.class_texts import find_templates
 
 from common import run_tool
 from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c, labels_of, paths_of, refused

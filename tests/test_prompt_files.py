@@ -10,7 +10,7 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
-from promptcal.trainers.tpt import TPT
+from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.vlm import prompt_files
 from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompt_files import (
@@ -145,13 +145,13 @@ def test_a_prompt_that_is_overwritten_in_place(tmp_path, backbone, monkeypatch):
 def test_a_prompt_that_is_replaced_during_a_run_is_reported(train, tmp_path, monkeypatch):
     path = tmp_path / "p.safetensors"
     save_file({"ctx": random_prompt()}, path)
-    real = TPT.adapt
+    real = Adapted.check_shapes
 
-    def replace_and_adapt(*args):
+    def adapt_and_replace(*args):
         save_file({"ctx": -random_prompt()}, path)
-        return real(*args)
+        real(*args)
 
-    monkeypatch.setattr(TPT, "adapt", replace_and_adapt)
+    monkeypatch.setattr(Adapted, "check_shapes", adapt_and_replace)
     done = train("TPT", "MODEL.INIT_WEIGHTS", path, *FEW_VIEWS)
     assert done.returncode == 0
     assert "p.safetensors has changed during the run" in done.stdout + done.stderr
@@ -284,3 +284,11 @@ def test_the_converter_refuses(tmp_path, source, target, message):
     done = run_tool("convert_prompt.py", tmp_path / source, tmp_path / target)
     assert done.returncode == 2 and message in done.stderr and done.stderr.strip().count("\n") == 0
     assert not (tmp_path / target).exists()
+
+
+def test_the_converter_writes_no_text_that_is_not_utf_8(tmp_path):
+    save_file({"ctx": torch.ones(4, 8)}, tmp_path / "x.safetensors")
+    copy = tmp_path / "y.safetensors"
+    done = run_tool("convert_prompt.py", tmp_path / "x.safetensors", copy, "--method", "a\udcff")
+    assert done.returncode == 2 and "--method writes another" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and not copy.exists()

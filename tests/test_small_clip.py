@@ -2,6 +2,8 @@
 import hashlib
 import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +17,19 @@ from promptcal.trainers.functional.objectives import unit
 from promptcal.trainers.vlm.loading import PUBLISHED_WEIGHTS, full_token_table
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
 from promptcal.trainers.vlm.prompt_files import EMBEDDED
-from promptcal.trainers.vlm.small import training
-from promptcal.trainers.vlm.small.captions import (
+from promptcal.trainers.vlm.small import train as training
+from promptcal.trainers.vlm.small.train import (
     CONDITION_WORDS,
     HELD_OUT_CLASSES,
     HELD_OUT_NAMES,
     LAND,
     draw_caption,
+    normalised,
+    training_tiles,
 )
-from promptcal.trainers.vlm.small.training import normalised, training_tiles
 from safetensors.torch import load_file
 
-from common import PROJECT, run_tool
+from common import PROJECT
 from data_roots import labels_of
 
 SMALL = PROJECT / "trainers" / "vlm" / "small"
@@ -140,10 +143,16 @@ def test_a_few_steps_lower_the_loss_and_repeat():
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1 and losses == again
 
 
+def run_training(*arguments: object) -> subprocess.CompletedProcess:
+    """The script beside the card, as its first lines print it."""
+    return subprocess.run(
+        [sys.executable, SMALL / "train.py", *map(str, arguments)], capture_output=True, text=True)
+
+
 @pytest.mark.slow
 def test_the_tool_trains_a_file_that_loads(tmp_path):
-    done = run_tool(
-        "train_small_clip.py", "--out", tmp_path / "tiny.safetensors", "--tiles", 24,
+    done = run_training(
+        "--out", tmp_path / "tiny.safetensors", "--tiles", 24,
         "--batch", 8, "--validation", 1, "--steps", 2,
     )
     assert done.returncode == 0, done.stderr
@@ -153,7 +162,7 @@ def test_the_tool_trains_a_file_that_loads(tmp_path):
 
 @pytest.mark.parametrize("arguments", [["--out", "weights.pt"], ["--tiles", 10], ["--steps", 0]])
 def test_the_tool_names_bad_input(arguments):
-    done = run_tool("train_small_clip.py", "--out", "w.safetensors", *arguments)
+    done = run_training("--out", "w.safetensors", *arguments)
     assert done.returncode == 2 and re.search("must end in .safetensors|at least", done.stderr), done.stderr
 
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets.utils import source
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.runs import make_record
 from promptcal.trainers.runs.make_record import method_source
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
+from promptcal.trainers.zeroshot import ZeroShot
 
 PLUGIN = """\
 from promptcal.trainers.tpt import TPT
@@ -192,6 +194,19 @@ def test_an_attribute_that_a_script_sets_counts(tmp_path):
     assert method_source([Mine])["plugin"] == before
     Mine.strength = 2
     assert method_source([Mine])["plugin"] != before
+
+
+@pytest.mark.parametrize("cls", [SoC, TPT])
+def test_a_built_in_method_of_which_other_code_replaces_a_function_is_refused(monkeypatch, cls):
+    """It would be shown under the method's name, with published numbers beside it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, "penalty", lambda self, text: text.sum((-1, -2)))
+        with pytest.raises(ConfigError, match=f"^penalty of {cls.__name__} was replaced by other"):
+            method_source([SoC])
+        with pytest.raises(ConfigError):
+            method_source([ZeroShot, SoC])  # as a term that is added to another method
+        assert method_source([ZeroShot])
+    assert method_source([SoC])["plugin"] == ""
 
 
 def test_the_same_code_is_the_same_method(tmp_path):

@@ -161,6 +161,7 @@ def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_pat
 def test_unequal_classes_in_a_run(train, tmp_path):
     done = train("ZeroShot", "TEST.IMBALANCE", 1)
     assert done.returncode == 0, done.stderr
+    assert "images (imbalance 1), 7 test images of 4 classes" in done.stdout
     results = read_results(tmp_path / "run")
     columns = read_predictions(tmp_path / "run")
     assert results["n"] == 7 and sorted(Counter(columns["label"].tolist()).values()) == [1, 1, 2, 3]

@@ -192,3 +192,10 @@ def test_a_cache_in_the_folder_of_the_run_is_refused(train, tmp_path, inside):
     assert done.returncode == 2
     assert "is inside the folder of the run" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["--output-dir", "CACHE.DIR"])
+def test_a_folder_that_the_next_run_would_take_for_a_class_is_refused(train, image_folder, name):
+    done = train("ZeroShot", name, image_folder / "output")
+    assert done.returncode == 2 and "where every folder is a class of images" in done.stderr
+    assert done.stderr.count("\n") == 1 and not (image_folder / "output").exists()

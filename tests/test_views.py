@@ -240,3 +240,9 @@ def test_a_fork_waits_until_another_thread_has_compiled(small_kernel):
         os._exit(kernel_cache.compiled_kernels()(6))
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize("picture", ["cat.png", Path("cat.png"), np.zeros((8, 8, 3)), None])
+def test_what_is_no_picture_is_named(picture):
+    with pytest.raises(TypeError, match=f"must be a PIL image.* not a {type(picture).__name__}$"):
+        make_views(picture, 0, count=2)
