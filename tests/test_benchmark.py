@@ -7,7 +7,7 @@ import torch
 from promptcal.tools import far_device, measuring
 from promptcal.tools.measuring import class_names, random_clip
 from promptcal.trainers import reference
-from promptcal.trainers.experiments.layouts.penalties import CLOSED_FORM, REGULARISERS
+from promptcal.trainers.experiments.studies import CLOSED_FORM, REGULARISERS
 from promptcal.trainers.functional.objectives import orthogonality, pair_similarities
 from torch.utils.flop_counter import FlopCounterMode
 

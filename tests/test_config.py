@@ -11,8 +11,7 @@ from promptcal.trainers.config.names import run_path
 from promptcal.trainers.config.safe_yaml import flatten, read_yaml
 from promptcal.trainers.config.settings import get_cfg_default, leaves
 from promptcal.trainers.experiments.definition import add, read_experiment
-from promptcal.trainers.experiments.plan import expand, select
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.plan import Workspace, expand, select
 
 
 def write(path: Path, text: str) -> str:

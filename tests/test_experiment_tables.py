@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from promptcal.trainers.experiments.definition import names, read_experiment
 from promptcal.trainers.experiments.layouts import LAYOUTS, layout_fields
-from promptcal.trainers.experiments.layouts.build import build_layout
-from promptcal.trainers.experiments.outcome import measure_runs, write_outcome
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.outcome import build_layout, measure_runs, write_outcome
+from promptcal.trainers.experiments.plan import Workspace
 from promptcal.trainers.report import published
 from promptcal.trainers.report.layout_figures import FIGURES
 
@@ -34,8 +33,7 @@ def has_published_row(table):
 
 def first_table(finished):
     """Of the outcome of an experiment's measured runs."""
-    runs = list(finished.measured)
-    return write_outcome(finished.experiment, finished.workspace, runs, {}, {}).tables[0]
+    return write_outcome(finished.experiment, finished.workspace, finished.plan, {}, {}).tables[0]
 
 
 def rows_of(table, block=0):
@@ -110,9 +108,10 @@ def test_averages_use_the_sets_that_all_cells_have(tmp_path):
     table = first_table(finished)
     assert table.columns == ["(S - min) / (max - min)", "S / max", "S - min"]
     values = []
-    for run, measured in finished.measured.items():
-        if run.variant == {"TRAINER.SOC.NORM": "max"} and run.dataset != "ucf101":
-            values.append(measured.metrics["ece"].value)
+    for run in finished.runs:
+        norm = run.record.method["settings"].get("TRAINER.SOC.NORM")
+        if norm == "max" and run.record.data["dataset"] != "UCF101":
+            values.append(run.metrics["ece"].value)
     rows = rows_of(table, 1)
     assert len(rows) == 3 and "flow_delta" in " ".join(rows)
     assert rows["SoC"][1].value == pytest.approx(100 * np.mean(values))
@@ -123,13 +122,12 @@ def test_runs_that_an_earlier_experiment_measured_belong_to_the_plan_of_the_next
     experiment, workspace, plan = plan_of(tmp_path, "seeds", keep=only("dtd"))
     layout = build_layout(experiment, workspace)
     known = {}
-    first, _ = measure_runs(experiment, workspace, plan, {}, layout, known)
-    second, second_runs = measure_runs(experiment, workspace, plan, {}, layout, known)
-    assert set(first.measured) == set(second.measured) == set(plan)
-    assert list(second.measured.values()) == second_runs.test
-    for planned, measured in second.measured.items():
-        assert measured.run.folder == planned.folder
-        assert measured.metrics is first.measured[planned].metrics  # measured once
+    first = measure_runs(workspace, plan, {}, layout, known).test
+    second = measure_runs(workspace, plan, {}, layout, known).test
+    assert {run.run.folder for run in second} == {run.folder for run in plan}
+    for before, again in zip(first, second, strict=True):
+        assert again.run.folder == before.run.folder
+        assert again.metrics is before.metrics  # measured once
 
 
 @pytest.mark.slow
@@ -190,9 +188,9 @@ def test_deviations_over_seeds(tmp_path):
     finished = finished_runs(tmp_path, "seeds", keep=only("dtd", "ucf101"), whole=True)
     table = first_table(finished)
     values = []
-    for run, measured in finished.measured.items():
-        if run.method == "OTPT" and run.dataset == "dtd":
-            values.append(100 * measured.value("accuracy"))
+    for run in finished.runs:
+        if (run.method, run.record.data["dataset"]) == ("OTPT", "DescribableTextures"):
+            values.append(100 * run.value("accuracy"))
     assert len(values) == 3
     deviation = pytest.approx(np.std(values, ddof=1))
     assert entry(table, "Accuracy (%)", "O-TPT", "DTD").std == deviation
@@ -205,9 +203,9 @@ def test_averages_over_data_sets_have_the_spread_of_their_seeds(tmp_path):
     finished = finished_runs(tmp_path, "seeds", keep=only("dtd", "ucf101"))
     table = first_table(finished)
     values = {}
-    for run, measured in finished.measured.items():
+    for run in finished.runs:
         if run.method == "SoC":
-            values.setdefault(run.seed, []).append(100 * measured.value("ece"))
+            values.setdefault(run.seed, []).append(100 * run.value("ece"))
     means = [np.mean(values_of_seed) for values_of_seed in values.values()]
     average = entry(table, "ECE (%)", "SoC", "Average")
     assert average.std == pytest.approx(np.std(means, ddof=1)) and average.seeds == 3

@@ -17,10 +17,9 @@ from promptcal.trainers.experiments.definition import (
     parse_experiment,
     read_experiment,
 )
-from promptcal.trainers.experiments.plan import expand, select
+from promptcal.trainers.experiments.plan import Workspace, expand, select
 from promptcal.trainers.experiments.planned_run import work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
-from promptcal.trainers.experiments.workspace import Workspace
 
 from common import PROJECT, run_tool
 

@@ -11,8 +11,7 @@ import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import expand
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.functional import balanced_accuracy, macro_f1
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table_model import Table

@@ -17,13 +17,12 @@ from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.experiments.definition import FOLDER, read_experiment
-from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
-from promptcal.trainers.experiments.plan import expand, select
+from promptcal.trainers.experiments.plan import Workspace, expand, select
+from promptcal.trainers.experiments.plan_table import estimate
 from promptcal.trainers.experiments.planned_run import PlannedRun, work_groups
 from promptcal.trainers.experiments.run import run_group, run_groups
-from promptcal.trainers.experiments.timing import estimate
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.studies import CAVEAT
 
 from common import PROJECT, Done, openai_state, random_clip, run_tool
 from data_roots import build

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from promptcal.datasets import DATASET_REGISTRY
-from promptcal.trainers.experiments.layouts.reruns import (
+from promptcal.trainers.experiments.reruns import (
     BINS,
     compare_reruns,
     known_reruns,

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from promptcal.tools.reproduce import main
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import expand
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.plan import Workspace, expand
 
 from finished_experiments import outcome_of
 from made_runs import row_labels

@@ -18,6 +18,7 @@ import pytest
 from promptcal.datasets.utils import lock as lock_module
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.lock import FolderLock
+from promptcal.tools.reproduce import SLURM_TIME, parse_slurm
 from promptcal.trainers.experiments import cluster as cluster_module
 from promptcal.trainers.experiments.cluster import (
     RESUBMISSIONS,
@@ -27,10 +28,8 @@ from promptcal.trainers.experiments.cluster import (
     wait_for_locks,
 )
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.experiments.planned_run import PlannedRun, work_groups
-from promptcal.trainers.experiments.slurm_options import TIME, parse_slurm
-from promptcal.trainers.experiments.workspace import Workspace
 
 from common import PROJECT, Done, run_tool
 from fault_runs import FaultRuns
@@ -232,9 +231,9 @@ def test_submitit_is_missing(tmp_path, monkeypatch):
 
 
 def test_options_of_a_job():
-    assert parse_slurm([]) == {"time": TIME}
+    assert parse_slurm([]) == {"time": SLURM_TIME}
     assert parse_slurm(["gres=gpu:1", "--cpus-per-task=8", "constraint=a=b"]) == {
-        "time": TIME, "gres": "gpu:1", "cpus_per_task": 8, "constraint": "a=b"}
+        "time": SLURM_TIME, "gres": "gpu:1", "cpus_per_task": 8, "constraint": "a=b"}
 
 
 @pytest.mark.parametrize(("pair", "message"), [

@@ -9,7 +9,9 @@ import pytest
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments import reproduce as commands
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.layouts.verify import (
+from promptcal.trainers.experiments.outcome import write_outcome
+from promptcal.trainers.experiments.plan import Workspace
+from promptcal.trainers.experiments.verify import (
     AGREES,
     DIFFERS,
     FAILED,
@@ -20,8 +22,6 @@ from promptcal.trainers.experiments.layouts.verify import (
     explain,
     make_checks,
 )
-from promptcal.trainers.experiments.outcome import write_outcome
-from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report import published
 from promptcal.trainers.report.make_grid import grid_of
 from promptcal.trainers.vlm.small import card_results
@@ -68,9 +68,8 @@ def test_reasons_follow_from_what_agrees_and_what_differs():
 
 
 def test_published_cells_of_every_source_and_the_margin(tmp_path):
-    verification = Verification(
-        finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat"))
-    )
+    verification = finished_runs(
+        tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat")).verification
     checks = {(c.dataset, c.trainer, c.metric): c for c in verification.checks}
     assert len(checks) == 2 * 5 * 2
     cell = checks["DTD", "OTPT", "ece"]
@@ -124,11 +123,8 @@ def grid_of_all(root):
 
 def verification_of(tmp_path) -> Verification:
     """Of all runs below tmp_path/runs."""
-    finished = finished_runs(
-        tmp_path / "experiment", "verify", keep=lambda run: run.dataset == "dtd"
-    )
     runs = measured_runs(tmp_path / "runs").test
-    return Verification(replace(finished, measured=dict(enumerate(runs))))
+    return Verification(read_experiment("verify"), runs, is_demo=False)
 
 
 def test_backbones_have_cells_of_their_own(tmp_path):
@@ -167,9 +163,7 @@ def test_doubtful_cells_are_printed_as_they_are_listed():
 
 def test_the_file_has_versions_and_hardware_and_no_paths(tmp_path):
     finished = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset == "dtd")
-    outcome = write_outcome(
-        finished.experiment, finished.workspace, list(finished.measured), {}, {}
-    )
+    outcome = write_outcome(finished.experiment, finished.workspace, finished.plan, {}, {})
     text = (outcome.page.parent / "verify.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert str(tmp_path) not in text and record["backbone"] == ["ViT-B/16"] and not record["demo"]
@@ -177,7 +171,7 @@ def test_the_file_has_versions_and_hardware_and_no_paths(tmp_path):
     assert record["computed_with"][0]["versions"] == {"promptcal": "1.1.0"}
     assert record["data"]["DescribableTextures"]["n"] == 120 and len(record["cells"]) == 10
     assert {cell["verdict"] for cell in record["cells"]} <= {AGREES, DIFFERS, UNPUBLISHED}
-    assert Verification(finished).verdict().sentence == record["summary"]
+    assert finished.verification.verdict().sentence == record["summary"]
     page = outcome.page.read_text(encoding="utf-8")
     assert f'<p class="verdict">{record["summary"]}</p>' in page and "verify.json" in page
 
@@ -188,12 +182,11 @@ def test_the_card_is_the_reference_of_the_demo(tmp_path):
     assert card_results("LandCoverShift")["SoC"]["ece"] == 9.1 and card_results("UCF101") == {}
     workspace = Workspace(output=tmp_path, demo=True)
     finished = finished_runs(tmp_path, "verify", workspace)
-    assert {run.cfg.TEST.LIMIT for run in finished.measured} == {960}
-    (table,) = Verification(finished).tables()
+    assert {run.cfg.TEST.LIMIT for run in finished.plan} == {960}
+    (table,) = finished.verification.tables()
     assert entry(table, "LandCover: Accuracy", "C-TPT", "card").text == "60.00"
-    other = replace(finished, workspace=replace(workspace, demo=False))
-    # nobody published LandCover
-    assert {c.verdict for c in Verification(other).checks} == {UNPUBLISHED}
+    other = Verification(finished.experiment, finished.runs, is_demo=False)
+    assert {c.verdict for c in other.checks} == {UNPUBLISHED}  # nobody published LandCover
 
 
 def test_the_demo_ends_in_a_verdict_per_cell(tmp_path):
@@ -235,9 +228,9 @@ def test_the_readme_says_that_no_real_run_was_made_until_one_is_committed():
 
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
 def test_plus_minus_is_explained_where_a_cell_has_it(tmp_path, seeds):
-    verification = Verification(finished_runs(
-        tmp_path, "verify", keep=lambda run: run.dataset == "dtd" and run.seed in seeds))
-    table = verification.tables()[-1]
+    finished = finished_runs(
+        tmp_path, "verify", keep=lambda run: run.dataset == "dtd" and run.seed in seeds)
+    table = finished.verification.tables()[-1]
     spreads = [row.entries[0].spread for block in table.blocks for row in block.rows]
     notes = " ".join(table.notes)
     several = len(seeds) > 1

@@ -27,9 +27,9 @@ from ...datasets.utils.errors import UserError, one_line
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ...datasets.utils.lock import SILENCE, TOUCH_SECONDS, FolderLock, read_owner
 from ...datasets.utils.progress import PlainProgress, progress_bar
+from .plan import Workspace
 from .planned_run import PlannedRun, WorkGroup
 from .run import number_of_images, run_group
-from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
 

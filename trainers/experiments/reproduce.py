@@ -17,14 +17,12 @@ from ..report.measure import Measured
 from ..vlm import openai
 from ..vlm.loading import find_loader
 from .cluster import Cluster
-from .data_state import dataset_size, inspect_data
 from .definition import Experiment, add, read_all_experiments, read_experiment, zero_shot_only
 from .outcome import Outcome, write_index, write_outcome
-from .plan import check_folders, expand, select
-from .planned_run import PlannedRun, WorkGroup, work_groups
+from .plan import Workspace, check_folders, expand, select
+from .planned_run import PlannedRun, WorkGroup, dataset_size, inspect_data, work_groups
 from .run import run_groups
 from .run_state import RECORDS, few_log_lines
-from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -243,9 +241,9 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     runs = expand(experiment, workspace)
     if only:
         runs = select(runs, only)
-    for name, folder, columns, classnames in dict.fromkeys(run.data_place for run in runs):
-        root = Path(folder).expanduser()
-        state = inspect_data(name, folder, columns, classnames)
+    for place in dict.fromkeys(run.data_place for run in runs):
+        root = Path(place.root).expanduser()
+        state = inspect_data(place)
         if state and state.state == "absent" and state.cls.can_be_downloaded():
             logger.info("%s is not in %s: downloading it, as %s does", state.cls.key(), root,
                         tool("download"))

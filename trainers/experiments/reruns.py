@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ....datasets.utils.cli import counted
-from ...config import CONFIGS
-from ...functional.calibration import reliability
-from ...registry import ZERO_SHOT
-from ...report.grid import Column, Grid
-from ...report.measure import Measured
-from ...report.published import is_published_data
-from ...report.sentences import listed
-from ...report.table_model import Entry, RowBlock, Table, TableRow, text_entry
+from ...datasets.utils.cli import counted
+from ..config import CONFIGS
+from ..functional.calibration import reliability
+from ..registry import ZERO_SHOT
+from ..report.grid import Column, Grid
+from ..report.measure import Measured
+from ..report.published import is_published_data
+from ..report.sentences import listed
+from ..report.table_model import Entry, RowBlock, Table, TableRow, text_entry
 
 FILE = CONFIGS / "experiments" / "reruns.json"
 BINS = 20  # of the logs

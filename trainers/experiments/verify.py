@@ -12,25 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from ....datasets.base import DATASET_REGISTRY
-from ....datasets.utils.cli import counted
-from ...registry import method_info, method_key
-from ...report import published as paper
-from ...report.arrange import by_backbone
-from ...report.entries import mean_entry
-from ...report.grid import Column, Grid, Row
-from ...report.grid_notes import failure_notes
-from ...report.make_grid import grid_of
-from ...report.measure import Measured
-from ...report.metrics import METRICS
-from ...report.sentences import listed
-from ...report.table_model import Entry, RowBlock, Table, TableRow, text_entry
-from ...report.tables import entries_of
-from ...report.verdict import Verdict
-from ...runs.record import RunRecord
-from ...vlm.openai import SMALL
-from ...vlm.small import card_results
-from ..finished_runs import FinishedRuns
+from ...datasets.base import DATASET_REGISTRY
+from ...datasets.utils.cli import counted
+from ..registry import method_info, method_key
+from ..report import published as paper
+from ..report.arrange import by_backbone
+from ..report.entries import mean_entry
+from ..report.grid import Column, Grid, Row
+from ..report.grid_notes import failure_notes
+from ..report.make_grid import grid_of
+from ..report.measure import Measured
+from ..report.metrics import METRICS
+from ..report.sentences import listed
+from ..report.table_model import Entry, RowBlock, Table, TableRow, text_entry
+from ..report.tables import entries_of
+from ..report.verdict import Verdict
+from ..runs.record import RunRecord
+from ..vlm.openai import SMALL
+from ..vlm.small import card_results
+from .definition import Experiment
 from .reruns import Comparison, compare_reruns, rerun_summary, reruns_table
 
 AGREES = "agrees"
@@ -145,15 +145,23 @@ class Check:
 class Verification:
     """The checks of an experiment's runs, as a table, a sentence and a file."""
 
-    def __init__(self, finished: FinishedRuns) -> None:
-        self.finished = finished
+    def __init__(self, experiment: Experiment, runs: Sequence[Measured], is_demo: bool) -> None:
+        """
+        Args:
+            experiment: The experiment, whose metrics are compared.
+            runs: Its finished runs.
+            is_demo: Whether they are compared with the small CLIP's card instead of papers.
+        """
+        self.experiment = experiment
+        self.runs = runs
+        self.is_demo = is_demo
         self.grids: list[Grid] = []
-        for table in by_backbone(finished.runs):
+        for table in by_backbone(runs):
             self.grids.append(grid_of(table.runs, table.label, table.label))
         self.checks: list[Check] = []
         self.reruns: list[Comparison] = []
         for grid in self.grids:
-            self.checks += make_checks(grid, finished.experiment.metrics, finished.is_demo)
+            self.checks += make_checks(grid, experiment.metrics, is_demo)
             self.reruns += compare_reruns(grid)
         self.checks = with_margins(self.checks)
         self.reasons = explain_all(self.checks)
@@ -180,8 +188,8 @@ class Verification:
             columns.append(source if source == CARD else paper.source_name(source))
         columns += ["allowed", "verdict", "may explain it"]
         backbones = ", ".join(grid.backbone for grid in self.grids)
-        title = f"{self.finished.experiment.title}, {backbones}"
-        name = self.finished.experiment.name
+        title = f"{self.experiment.title}, {backbones}"
+        name = self.experiment.name
         notes = self.notes(sources, list(blocks.values()))
         tables = [Table(name, title, columns, list(blocks.values()), notes)]
         if self.reruns:
@@ -270,11 +278,10 @@ class Verification:
 
     def record(self) -> dict[str, Any]:
         """The content of verify.json: results, versions and hardware, but no paths."""
-        runs = self.finished.runs
         machines: Counter[str] = Counter()
         data = {}
         seconds = 0.0
-        for run in runs:
+        for run in self.runs:
             results = run.run.results
             facts = {key: results.get(key) for key in FACTS}
             facts["weights"] = run.record.model["weights"]
@@ -296,7 +303,7 @@ class Verification:
         return {
             "made_by": "tools/reproduce.py verify",
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
-            "demo": self.finished.is_demo,
+            "demo": self.is_demo,
             "backbone": backbones,
             "summary": self.summary(),
             "rule": rule(self.checks),
