@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,10 +103,13 @@ def read_experiments(
     for name in names:
         if name != "all":
             experiment = read_experiment(name)
-            check_other_file(chosen.get(experiment.name), experiment, name)
+            # The tables of two files of one name would be written to one folder.
+            if chosen.get(experiment.name, experiment) != experiment:
+                raise ConfigError(f"{name} has the name of another experiment of this command: "
+                                  f"rename the file")
             chosen[experiment.name] = experiment
     if added:
-        check_added(", ".join(names), added, chosen.values(), demo)
+        check_added(chosen, added, demo)
         for key, experiment in chosen.items():
             if experiment.runs:
                 chosen[key] = add(experiment, added)
@@ -116,33 +119,19 @@ def read_experiments(
     return Catalogue(known, chosen, problems)
 
 
-def check_other_file(first: Experiment | None, second: Experiment, name: str) -> None:
-    """Refuses two files of one name: their tables would be written to one folder.
-
-    Args:
-        first: The experiment that has the name already; None = there is none.
-        second: The experiment that is to be added.
-        name: Name of the experiment or its group, as on the command line.
-    """
-    if first is not None and first != second:
-        raise ConfigError(
-            f"{name} has the name of another experiment of this command: rename the file"
-        )
-
-
 def check_added(
-    name: str, added: Sequence[str], experiments: Iterable[Experiment], demo: bool,
+    experiments: Mapping[str, Experiment], added: Sequence[str], demo: bool,
 ) -> None:
     """Refuses additions to experiments without runs, and data sets in a demo.
 
     Args:
-        name: Name of the experiment or its group, as on the command line.
+        experiments: Experiments to which methods and data sets are added, by name.
         added: Names of methods and data sets.
-        experiments: Experiments to which they are added.
         demo: Whether embedded data replaces the data sets.
     """
-    if not any(experiment.runs for experiment in experiments):
-        raise ConfigError(f"--add {' '.join(added)}: {name} has no runs to add to")
+    if not any(experiment.runs for experiment in experiments.values()):
+        raise ConfigError(
+            f"--add {' '.join(added)}: {', '.join(experiments)} has no runs to add to")
     datasets = [each for each in added if not find_method(each)]
     if demo and datasets:
         raise ConfigError(f"--add {' '.join(datasets)}: --demo takes methods only, its data sets "
@@ -163,7 +152,11 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
     RECORDS.forget()  # a command before, in this process, may have seen other data
     if workspace.root and not workspace.demo:
         data_root(workspace.root)
-    check_choice(workspace.choose, swept_keys(catalogue.chosen.values()), workspace.choose_by)
+    swept_keys: list[str] = []
+    for experiment in catalogue.chosen.values():
+        for group in experiment.runs:
+            swept_keys += group.sweep
+    check_choice(workspace.choose, swept_keys, workspace.choose_by)
     family, name = find_loader(workspace.backbone)
     if name and family is openai:
         openai.check_name(name)
@@ -184,15 +177,6 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
     if only:
         plans = reduce_plans(plans, only)
     return plans
-
-
-def swept_keys(experiments: Iterable[Experiment]) -> list[str]:
-    """The settings that the experiments sweep."""
-    keys: list[str] = []
-    for experiment in experiments:
-        for group in experiment.runs:
-            keys += group.sweep
-    return keys
 
 
 def reduce_plans(plans: Plans, only: Sequence[str]) -> Plans:

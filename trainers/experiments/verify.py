@@ -82,6 +82,7 @@ class Check:
         fewer_images: Whether it was measured on fewer images than published.
         failed: Whether too many images failed for it to be judged.
         backbone: The backbone, as tables name it.
+        may_explain: What may explain the difference, names of REASONS.
     """
 
     dataset: str
@@ -95,6 +96,7 @@ class Check:
     fewer_images: bool = False
     failed: bool = False
     backbone: str = ""
+    may_explain: Sequence[str] = ()
 
     @property
     def ours(self) -> float:
@@ -158,13 +160,12 @@ class Verification:
         self.grids: list[Grid] = []
         for table in by_backbone(runs):
             self.grids.append(grid_of(table.runs, table.label, table.label))
-        self.checks: list[Check] = []
+        checks: list[Check] = []
         self.reruns: list[Comparison] = []
         for grid in self.grids:
-            self.checks += make_checks(grid, experiment.metrics, is_demo)
+            checks += make_checks(grid, experiment.metrics, is_demo)
             self.reruns += compare_reruns(grid)
-        self.checks = with_margins(self.checks)
-        self.reasons = explain_all(self.checks)
+        self.checks = with_reasons(with_margins(checks))
 
     def tables(self) -> list[Table]:
         """A block for each backbone, data set and metric, a row for each row of the grid.
@@ -177,12 +178,12 @@ class Verification:
                 if source not in sources:
                     sources.append(source)
         blocks: dict[str, RowBlock] = {}
-        for check, reasons in zip(self.checks, self.reasons, strict=True):
+        for check in self.checks:
             label = f"{check.dataset}: {METRICS[check.metric].label} (%)"
             if len(self.grids) > 1:
                 label = f"{check.backbone}, {label}"
             block = blocks.setdefault(label, RowBlock(label, []))
-            block.rows.append(check_row(check, reasons, sources))
+            block.rows.append(check_row(check, sources))
         columns = ["ours"]
         for source in sources:
             columns.append(source if source == CARD else paper.source_name(source))
@@ -213,8 +214,8 @@ class Verification:
             "from what differs and what agrees, not tested here.",
         ]
         used: set[str] = set()
-        for reasons in self.reasons:
-            used.update(reasons)
+        for check in self.checks:
+            used.update(check.may_explain)
         for reason, sentence in REASONS.items():
             if reason in used:
                 notes.append(sentence)
@@ -293,12 +294,14 @@ class Verification:
                 "images": run.record.data["images"],
             }
         cells = []
-        for check, reasons in zip(self.checks, self.reasons, strict=True):
-            cells.append(check_record(check, reasons))
+        for check in self.checks:
+            cells.append(check_record(check))
         computed_with = []
         for facts_text, number in machines.items():
             computed_with.append({"runs": number, **json.loads(facts_text)})
-        log_records = [log_record(comparison) for comparison in self.reruns]
+        log_records = []
+        for comparison in self.reruns:
+            log_records.append({**asdict(comparison), "verdict": comparison.verdict})
         backbones = [grid.backbone for grid in self.grids]
         return {
             "made_by": "tools/reproduce.py verify",
@@ -315,13 +318,8 @@ class Verification:
         }
 
 
-def check_record(check: Check, reasons: Sequence[str]) -> dict[str, Any]:
-    """A check as an entry of verify.json.
-
-    Args:
-        check: The check. Without a published figure its difference is None there.
-        reasons: What may explain the difference, names of REASONS.
-    """
+def check_record(check: Check) -> dict[str, Any]:
+    """A check as an entry of verify.json. Without a published figure there is no difference."""
     difference = None
     if check.nearest:
         difference = check.difference
@@ -332,16 +330,7 @@ def check_record(check: Check, reasons: Sequence[str]) -> dict[str, Any]:
         "verdict": check.verdict,
         "difference": difference,
         "nearest": check.nearest,
-        "may_explain": reasons,
     }
-
-
-def log_record(comparison: Comparison) -> dict[str, Any]:
-    """A comparison with a log, for verify.json; a distance has no value of the log."""
-    content = {**asdict(comparison), "verdict": comparison.verdict}
-    if np.isnan(comparison.log):
-        content["log"] = None
-    return content
 
 
 def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check]:
@@ -364,7 +353,7 @@ def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check
                 checks.append(make_check(grid, row, column, cell, metric, is_demo))
     order = [grid.column_label(column) for column in grid.columns]
     checks.sort(key=lambda check: order.index(check.dataset))
-    return with_margins(checks)
+    return checks
 
 
 def with_margins(checks: Sequence[Check]) -> list[Check]:
@@ -372,7 +361,9 @@ def with_margins(checks: Sequence[Check]) -> list[Check]:
     by_metric: dict[str, list[Check]] = {}
     for check in checks:
         by_metric.setdefault(check.metric, []).append(check)
-    margins = {metric: margin_of(metric, of_metric) for metric, of_metric in by_metric.items()}
+    margins = {}
+    for metric, of_metric in by_metric.items():
+        margins[metric] = margin_of(metric, of_metric)
     return [replace(check, margin=margins[check.metric]) for check in checks]
 
 
@@ -513,17 +504,17 @@ def rule(checks: Sequence[Check]) -> str:
     )
 
 
-def explain_all(checks: Sequence[Check]) -> list[list[str]]:
-    """For each check names of REASONS that would explain its difference."""
+def with_reasons(checks: Sequence[Check]) -> list[Check]:
+    """The checks with what may explain their differences."""
     zero_shot = {}
     for check in checks:
         if method_info(check.trainer).zero_shot:
             zero_shot[check.backbone, check.dataset, check.metric] = check
-    reasons = []
+    explained = []
     for check in checks:
         zero_shot_check = zero_shot.get((check.backbone, check.dataset, check.metric))
-        reasons.append(explain(check, zero_shot_check))
-    return reasons
+        explained.append(replace(check, may_explain=explain(check, zero_shot_check)))
+    return explained
 
 
 def explain(check: Check, zero_shot: Check | None) -> list[str]:
@@ -557,14 +548,8 @@ def explain(check: Check, zero_shot: Check | None) -> list[str]:
     return ["AugMix", *if_small]
 
 
-def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> TableRow:
-    """A check as a row of the table.
-
-    Args:
-        check: The check.
-        reasons: What may explain a difference, by name.
-        sources: The columns of published figures.
-    """
+def check_row(check: Check, sources: Sequence[str]) -> TableRow:
+    """A check as a row of the table, which has a column of published figures for each source."""
     ours = mean_entry(list(check.by_seed.values()), 2)
     if ours.std == 0 and method_info(check.trainer).zero_shot:  # it does not depend on the seed
         ours = replace(ours, std=None)
@@ -583,6 +568,6 @@ def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> T
     if check.allowed is not None:
         low, high = check.allowed
         allowed = f"{low:.2f} to {high:.2f}"
-    for text in (allowed, words, ", ".join(reasons)):
+    for text in (allowed, words, ", ".join(check.may_explain)):
         entries.append(text_entry(text) if text else None)
     return TableRow(check.method, check.trainer, entries)
