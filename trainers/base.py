@@ -24,10 +24,9 @@ from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.names import results_name, run_path
-from .config.settings import Setting, retag, tag_of
+from .config.build import parse_regularisers
+from .config.settings import Setting, results_name, retag, run_path, tag_of
 from .config.table import is_openai
-from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
 from .engine.features import ViewStore
 from .engine.predict import Predictor

@@ -12,8 +12,7 @@ from yacs.config import CfgNode
 from ...datasets import DATASET_REGISTRY, build_dataset
 from ...datasets.download.verify import Finding, inspect
 from ...datasets.file_dataset import FileDataset
-from ..config.names import backbone_name
-from ..config.settings import Role, effective_settings, find_setting, setting_words
+from ..config.settings import Role, backbone_name, effective_settings, find_setting, setting_words
 from ..coop import epochs_of
 from ..registry import method_info
 from ..runs.record import canonical_json

@@ -22,8 +22,14 @@ from ...datasets.utils.source import (
 )
 from ...datasets.views.kernel_cache import pipeline
 from ..config.build import dataset_file_of
-from ..config.names import backbone_name
-from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
+from ..config.settings import (
+    Role,
+    backbone_name,
+    changed_settings,
+    effective_settings,
+    find_setting,
+    leaves,
+)
 from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
 from ..registry import backbone_label, method_info, method_key
 from ..vlm.numerics import Numerics, resolve_precision
