@@ -12,8 +12,8 @@ from promptcal.trainers import adapt, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.config.layers import default_pairs
 from promptcal.trainers.functional.calibration import sals
+from promptcal.trainers.predict.output import prediction_table
 from promptcal.trainers.predict.predict import class_names, predict
-from promptcal.trainers.predict.tables import prediction_table
 from promptcal.trainers.tpt import TPT
 
 from common import run_tool
