@@ -238,11 +238,6 @@ def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
     """Makes normalised views (64, 3, size, size) as the public code of TPT does.
 
     It makes view by view, and normalises the result of each chain of AugMix before mixing.
-
-    Args:
-        image: A decoded image.
-        size: Number of pixels per side of a view.
-        augmix: Whether AugMix follows the random crop.
     """
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
@@ -337,11 +332,7 @@ def count_launches(all_classes: bool = True) -> list[Launches]:
 
 
 def count_in_this_process(all_classes: bool) -> list[Launches]:
-    """Counts as `count_launches` does. This process must not have run a backward pass.
-
-    Args:
-        all_classes: Whether the larger number of classes is counted too, which takes a minute.
-    """
+    """Counts as `count_launches` does. This process must not have run a backward pass."""
     far_device.register()
     rows = []
     for classes, goal in GOALS.items():

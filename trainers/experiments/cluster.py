@@ -212,10 +212,6 @@ class Cluster:
 
         They have something to do and no job. This command has not submitted them before, unless
         their job was cut short.
-
-        Args:
-            groups: The runs, in groups that share a job.
-            attempts: How often this command has submitted each group, by its number.
         """
         numbers = []
         for number, group in enumerate(groups):
@@ -383,15 +379,7 @@ def runs_of(groups: Sequence[WorkGroup]) -> list[PlannedRun]:
 
 
 def show_groups(groups: Sequence[WorkGroup], array_parallelism: int) -> str:
-    """For a dry run: the jobs that would be submitted.
-
-    Args:
-        groups: The runs, in groups that share a job.
-        array_parallelism: How many jobs run at the same time.
-
-    Returns:
-        A table; "" if there is nothing to do.
-    """
+    """For a dry run: a table of the jobs that would be submitted; "" if there are none."""
     rows = []
     for group in groups:
         to_compute = [run for run in group if run.is_left]

@@ -95,13 +95,7 @@ def write_outcome(
 
 
 def verify_additions(verification: Verification, out: Path, notes: Sequence[str]) -> Additions:
-    """Writes verify.json; its tables and its verdict are added to the page.
-
-    Args:
-        verification: The runs compared with published values.
-        out: The folder of the page.
-        notes: Notes that the page has in any case.
-    """
+    """Writes verify.json; its tables and its verdict are added to the page."""
     write_json(out / VERIFY, verification.record())
     note = f"{VERIFY} holds these results with versions and hardware, and no paths"
     if verification.is_demo:
@@ -153,12 +147,7 @@ def write_index(workspace: Workspace, experiments: Sequence[Experiment]) -> Path
 
 
 def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
-    """The layout of an experiment: which tables and figures are made of its runs.
-
-    Args:
-        experiment: The experiment with its yaml file's layout.
-        workspace: What the command adds: the demo, a choice of values, the baseline.
-    """
+    """The layout of an experiment: which tables and figures are made of its runs."""
     fields = layout_fields(experiment.layout)
     demo = workspace.is_demo_of(experiment)
     title = experiment.title
@@ -221,11 +210,6 @@ def first_swept_keys(experiment: Experiment) -> list[str]:
 
 def table_name(experiment: str, table: Mapping[str, Any], names: list[str]) -> str:
     """The name of a table: that of the experiment, with `summary` or a number if there are several.
-
-    Args:
-        experiment: Name of the experiment.
-        table: The table in the yaml file, by field.
-        names: Names of the tables before it.
     """
     if table["columns"] in ("metric", "texts", "prompts"):
         return f"{experiment}_summary"

@@ -243,11 +243,6 @@ def fill_in(value: object, workspace: Workspace, dataset: str | DatasetPlace) ->
     """A swept value with its placeholders filled in.
 
     {root} is the data root, {configs} the folder of configs and {dataset} the data set's name.
-
-    Args:
-        value: Value of a setting; only texts have placeholders.
-        workspace: Where data is read.
-        dataset: Name of the data set, or where it lies.
     """
     if not isinstance(value, str):
         return value
@@ -330,10 +325,6 @@ def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
     """The runs that match `only`, and the prompts that they start from.
 
     For each kind of name given (method, data set, backbone), one of the names must match.
-
-    Args:
-        runs: Runs of all experiments.
-        only: Names, in any spelling.
 
     Raises:
         ConfigError: If no run has one of the names.

@@ -59,10 +59,6 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -
 
     One experiment has a row for each backbone and data set, several have a row for each backbone.
     Time and disk of a run that experiments share count in the first of them.
-
-    Args:
-        plans: The runs of each experiment, by its name.
-        workspace: Where data is read and results are written.
     """
     runs: dict[PlannedRun, None] = {}
     for plan in plans.values():
@@ -128,12 +124,7 @@ def few_images_lines(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
-    """Keys of the settings given by --set that have no effect on any run.
-
-    Args:
-        runs: All planned runs.
-        workspace: Holds the settings of the command.
-    """
+    """Keys of the settings given by --set that have no effect on any run."""
     known = leaves(get_cfg_default())
     unused = []
     for key, _ in read_pairs(workspace.opts):
@@ -165,12 +156,7 @@ def conflict_lines(states: Mapping[PlannedRun, RunState], workspace: Workspace) 
 
 
 def rows_of_plan(plan: Sequence[PlannedRun], by_dataset: bool) -> list[list[PlannedRun]]:
-    """The runs of each backbone, or of each backbone and data set.
-
-    Args:
-        plan: All runs of an experiment.
-        by_dataset: Whether each data set has a row of its own.
-    """
+    """The runs of each backbone, or of each backbone and data set."""
     rows: dict[tuple[str, str], list[PlannedRun]] = {}
     for run in plan:
         dataset = run.dataset if by_dataset else ""
@@ -286,10 +272,6 @@ def estimate(
     """Time and disk space of each unfinished run.
 
     View features count for the first run that makes them. Jacobians are not counted.
-
-    Args:
-        runs: The planned runs, in their order.
-        finished: The runs that are finished.
     """
     times: dict[tuple, list[float]] = {}
     # Features that are on disk, or that a run before in the plan makes.

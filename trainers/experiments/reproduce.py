@@ -65,11 +65,7 @@ class Reproduced:
     problems: dict[str, str] = field(default_factory=dict)
 
     def summary(self, asked: int) -> str:
-        """What was computed and written, and what failed, a line each.
-
-        Args:
-            asked: Number of experiments that the command asked for.
-        """
+        """What was computed and written, and what failed, a line each."""
         written = f"{len(self.outcomes)} of {counted(asked, 'outcome')} written"
         lines = [f"{counted(self.computed, 'run')} done now; {written}"]
         for name, outcome in self.outcomes.items():
@@ -180,12 +176,7 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
 
 
 def reduce_plans(plans: Plans, only: Sequence[str]) -> Plans:
-    """The plans with the selected runs. Experiments without any of them are left out.
-
-    Args:
-        plans: The runs of each experiment.
-        only: Names of methods, data sets and backbones.
-    """
+    """The plans with the selected runs. Experiments without any of them are left out."""
     runs = all_runs(plans)
     if not runs:
         raise ConfigError(f"--only takes a part of an experiment's runs, and {', '.join(plans)} "
@@ -211,11 +202,6 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     """Downloads what is not below the root, for an experiment that may do so (`study: download`).
 
     What cannot be downloaded is reported with the manual steps, and its runs fail.
-
-    Args:
-        experiment: The experiment.
-        workspace: Where data is read.
-        only: Names of methods, data sets and backbones; () for all runs.
     """
     if not experiment.study.get("download") or workspace.demo:
         return

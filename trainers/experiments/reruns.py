@@ -235,13 +235,7 @@ def classes_of_block(measured: Measured, start: int, end: int) -> str:
 
 
 def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -> Table:
-    """The comparisons as a table, a block for each data set and method.
-
-    Args:
-        comparisons: Comparisons of all runs that have a log.
-        name: Name of the table, for its files and anchors.
-        backbones: Backbones, as tables name them.
-    """
+    """The comparisons as a table, a block for each data set and method."""
     blocks: dict[str, RowBlock] = {}
     for comparison in comparisons:
         label = f"{comparison.dataset}, {comparison.method}"

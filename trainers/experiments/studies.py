@@ -235,12 +235,7 @@ class TunedBatch(NamedTuple):
 
 
 def tune_batch(trainer: BaseTrainer, views: Tensor) -> TunedBatch:
-    """Tunes on each image of a batch.
-
-    Args:
-        trainer: The method.
-        views: Unit features of the images' views, (B, V, d).
-    """
+    """Tunes on each image of a batch."""
     adapted = trainer.adapt(views)
     if adapted.ctx is None:
         raise ConfigError(f"{type(trainer).__name__} tunes no context: this experiment compares "
@@ -356,11 +351,5 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
 
 
 def table_row(label: str, method: str, values: Sequence[tuple[float, int]]) -> TableRow:
-    """A row of values, each with its decimals.
-
-    Args:
-        label: Label of the row.
-        method: Name of the method, which gives the colour.
-        values: Values in the order of the columns, each with its number of decimals.
-    """
+    """A row of values, each with its decimals."""
     return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])

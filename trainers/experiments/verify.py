@@ -198,12 +198,7 @@ class Verification:
         return tables
 
     def notes(self, sources: Sequence[str], blocks: Sequence[RowBlock]) -> list[str]:
-        """The sentences below the table of checks.
-
-        Args:
-            sources: Sources whose figures the table shows.
-            blocks: Blocks of the table.
-        """
+        """The sentences below the table of checks."""
         spread = ""
         if any(entry.spread.startswith("±") for entry in entries_of(blocks)):
             spread = "±: standard deviation over seeds. "
@@ -334,17 +329,9 @@ def check_record(check: Check) -> dict[str, Any]:
 
 
 def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check]:
-    """A check for each metric and cell of a table.
+    """A check for each metric and cell of a table, by data set in the order of the columns.
 
     Rows of other settings have cells of their own.
-
-    Args:
-        grid: The runs of a backbone.
-        metrics: Names of the metrics.
-        is_demo: Whether embedded data replaces the data sets.
-
-    Returns:
-        The checks, by data set in the order of the columns.
     """
     checks = []
     for metric in metrics:
@@ -423,10 +410,6 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
     Unlike in other tables, a run on fewer images is compared too: that it has fewer images is then
     given as the reason.
 
-    Args:
-        record: Record of the run.
-        metric: Name of the metric.
-
     Returns:
         The figures in percent by source, and the reasons by source.
     """
@@ -461,10 +444,6 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
 
 def card_figures(record: RunRecord, metric: str) -> dict[str, float]:
     """What the card of the small CLIP says about a run's conditions.
-
-    Args:
-        record: Record of the run.
-        metric: Name of the metric.
 
     Returns:
         The figure in percent by source; {} for other models and settings.

@@ -43,11 +43,7 @@ VIEW_BOX = (96, 96)  # pixels of a view on the page
 
 
 def predict_images(args: argparse.Namespace) -> None:
-    """Classifies the images with each of the trainers and writes what is asked for.
-
-    Args:
-        args: Arguments of tools/predict.py.
-    """
+    """Classifies the images with each of the trainers and writes what is asked for."""
     trainers = known_trainers(args.trainer)
     dataset = None
     dataset_name = ""
@@ -108,13 +104,7 @@ def known_trainers(names: Sequence[str]) -> list[str]:
 
 
 def predict_all(images: Sequence[Path], adapter: Adapter, trainer: str) -> list[Prediction]:
-    """The predictions of one method, with a progress bar if there are many images.
-
-    Args:
-        images: Paths.
-        adapter: The method.
-        trainer: Name of the method, for the progress bar.
-    """
+    """The predictions of one method, with a progress bar if there are many images."""
     is_long = len(images) >= SHORT
     predictions = predict(images, adapter)
     return list(show_progress(predictions, trainer, "img", total=len(images), shown=is_long))
@@ -198,10 +188,6 @@ def find_images(paths: Sequence[Path], recursive: bool = False) -> list[Path]:
 def images_of_folder(folder: Path, recursive: bool) -> list[Path]:
     """The images in a folder, sorted by path.
 
-    Args:
-        folder: The folder. Files that are no readable images are skipped with a warning.
-        recursive: Whether folders in it are searched too; otherwise they are named in warnings.
-
     Raises:
         DataError: The folder has no image.
     """
@@ -271,14 +257,7 @@ def predict(paths: Sequence[Path], adapter: Adapter) -> Iterator[Prediction]:
 
 def selected_views(adapter: Adapter, path: Path) -> list[dict]:
     """The views of an image that a method is tuned on, lowest entropy first; none for methods that
-    select no views.
-
-    Args:
-        adapter: The method.
-        path: Path of the image.
-
-    Returns:
-        Rows for the template.
+    select no views. They are rows for the template.
     """
     method = adapter.method
     if not isinstance(method, TPT) or not method.tuned:
