@@ -25,9 +25,8 @@ FUNCTIONS = {
 @pytest.mark.slow
 def test_it_prints_a_table_and_writes_json(tmp_path, image_folder, monkeypatch):
     monkeypatch.setattr(measuring, "MIN_SECONDS", 1e-9)
-    done = run_tool(
-        "benchmark.py", "--quick", "--backbone", "tiny", "--classes", 5, "--photos", image_folder,
-        "--json", tmp_path / "b.json")
+    done = run_tool("benchmark.py", "--quick", "--backbone", "tiny", "--classes", 5, "--photos", image_folder,
+                    "--json", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "b.json").read_text())
     assert {"processor", "cores", "load", "versions"} <= set(content["machine"])
