@@ -15,11 +15,7 @@ from common import run_tool
 from reference_family import cubic_orthogonality
 
 PAPER_WIDTH = 768  # the SoC paper counts operations for ViT-L/14
-FUNCTIONS = {
-    ("OTPT", ""): cubic_orthogonality,
-    ("OTPT", CLOSED_FORM): orthogonality,
-    ("SoC", ""): pair_similarities,
-}
+FUNCTIONS = {("OTPT", ""): cubic_orthogonality, ("OTPT", CLOSED_FORM): orthogonality, ("SoC", ""): pair_similarities}
 
 
 @pytest.mark.slow

@@ -23,10 +23,7 @@ from yacs.config import CfgNode
 from common import make_image_folder, run_tool
 from folders import RUN_FILES, names, results_of
 
-SHORT = (
-    "OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4,
-    "DATASET.NUM_SHOTS", 2,
-)
+SHORT = ("OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4, "DATASET.NUM_SHOTS", 2)
 
 
 @pytest.fixture

@@ -237,9 +237,7 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
 def test_coops_zero_shot_trainers_are_ours_with_templates(logged):
     cfg = build_cfg("ZeroshotCLIP")
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "coop")
-    assert logged.messages == [
-        "TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"
-    ]
+    assert logged.messages == ["TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"]
     cfg = build_cfg(opts=["TRAINER.NAME", "ZeroshotCLIP2"])
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "ensemble")
 

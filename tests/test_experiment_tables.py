@@ -212,7 +212,7 @@ def test_prompts_have_a_summary_a_figure_and_a_note_on_what_is_missing(tmp_path)
     outcome = write_outcome(experiment, workspace, plan, {plan[-1]: "out of memory"}, known)
     assert len(known) == len(plan) - 1
     assert outcome.figures == ["prompts_dtd"]
-    assert outcome.tables[0].columns == ["DTD: mean", "DTD: worst", "DTD: lowest of 18"]
+    assert outcome.tables[0].columns == ["DTD: mean", "DTD: worst", "DTD: lowest of 17"]
     assert list(rows_of(outcome.tables[0])) == ["O-TPT", "SoC"]
     assert "SoC, “a bad photo of the”" in rows_of(outcome.tables[1])
     page = outcome.page.read_text()

@@ -53,8 +53,7 @@ def test_a_demo_experiment_from_end_to_end(demo):
     assert "6 runs, 0 finished, 6 to do." in process.stdout
     assert "6 runs done now; 1 of 1 outcome written" in process.stdout
     folder = out / "demo" / "experiments" / "sals"
-    assert names(folder) == [
-        "figures", "report.html", "tables.csv", "tables.md", "tables.tex", "tables_notes.tex"]
+    assert names(folder) == ["figures", "report.html", "tables.csv", "tables.md", "tables.tex", "tables_notes.tex"]
     assert names(folder / "figures") == ["figures.json", "sals.pdf", "sals.png"]
     text = (folder / "tables.md").read_text()
     page = (folder / "report.html").read_text()

@@ -66,8 +66,7 @@ def test_reasons_follow_from_what_agrees_and_what_differs():
 
 
 def test_published_cells_of_every_source_and_the_margin(tmp_path):
-    verification = finished_runs(
-        tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat")).verification
+    verification = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat")).verification
     checks = {(c.dataset, c.trainer, c.metric): c for c in verification.checks}
     assert len(checks) == 2 * 5 * 2
     cell = checks["DTD", "OTPT", "ece"]
