@@ -12,6 +12,7 @@ import promptcal as pc
 import pytest
 import torch
 from promptcal.datasets.image_folder import ImageFolder
+from promptcal.datasets.landcover import LandCover
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.openai import OpenAIBackbone
@@ -147,6 +148,12 @@ def test_labels_of_an_object_are_those_of_the_images_that_it_holds(evaluate, tmp
     assert of_object.results["dataset"] == by_name.results["dataset"]
     with pytest.raises(ConfigError, match=f"{setting[0]} .*the data set is an argument"):
         evaluate(dataset=pc.build_dataset("LandCover"), opts=[*opts, *setting], **common)
+
+
+def test_an_object_that_a_class_made_has_its_corruption(evaluate):
+    tiles = LandCover(corruption="fog", severity=3)
+    results = evaluate("ZeroShot", dataset=tiles, root=None, opts=["TEST.LIMIT", 4]).results
+    assert results["dataset"] == "LandCover-fog-3"
 
 
 def test_a_class_that_is_not_registered_is_reported_under_its_name(evaluate, tmp_path, image_folder):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from promptcal.trainers.experiments.definition import names, read_experiment
 from promptcal.trainers.experiments.layouts import LAYOUTS, layout_fields
-from promptcal.trainers.experiments.outcome import build_layout, measure_runs, write_outcome
+from promptcal.trainers.experiments.outcome import build_layout, write_outcome
 from promptcal.trainers.experiments.plan import Workspace
 from promptcal.trainers.report import published
 from promptcal.trainers.report.layout_figures import FIGURES
@@ -108,18 +108,6 @@ def test_averages_use_the_sets_that_all_cells_have(tmp_path):
     assert len(rows) == 3 and "flow_delta" in " ".join(rows)
     assert rows["SoC"][1].value == pytest.approx(100 * np.mean(values))
     assert re.search("Left out.*UCF101", "\n".join(table.notes))
-
-
-def test_runs_that_an_earlier_experiment_measured_belong_to_the_plan_of_the_next(tmp_path):
-    experiment, workspace, plan = plan_of(tmp_path, "seeds", keep=only("dtd"))
-    layout = build_layout(experiment, workspace)
-    known = {}
-    first = measure_runs(workspace, plan, {}, layout, known).test
-    second = measure_runs(workspace, plan, {}, layout, known).test
-    assert {run.run.folder for run in second} == {run.folder for run in plan}
-    for before, again in zip(first, second, strict=True):
-        assert again.run.folder == before.run.folder
-        assert again.metrics is before.metrics  # measured once
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import csv
 import pytest
 import torch
 from PIL import Image
+from promptcal.datasets.landcover import LandCover
 from promptcal.datasets.utils.errors import DataError, UnknownNameError, UserError
 from promptcal.datasets.views.images import open_image
 from promptcal.datasets.views.maker import ViewMaker
@@ -126,7 +127,7 @@ def test_a_page_shows_images_kept_views_and_every_method(run, images, tmp_path):
     assert "http" not in text.replace("http-equiv", "")
 
 
-def test_a_data_set_goes_by_any_name_and_brings_its_own_settings(run, images):
+def test_a_data_set_goes_by_any_name_and_brings_its_own_settings(run, images, tmp_path, monkeypatch):
     for name in ("LandCover", "landcover"):  # few views are enough: tuning keeps one of them
         assert "24 classes, 3 views" in run(images[0], "--dataset", name, "--views", 3, "--top", 1)
     with pytest.raises(UnknownNameError, match="Did you mean 'LandCover'"):
@@ -135,6 +136,12 @@ def test_a_data_set_goes_by_any_name_and_brings_its_own_settings(run, images):
     pairs = default_pairs("SoC", "ImageNetA")
     settings = dict(zip(pairs[::2], pairs[1::2], strict=True))
     assert settings["TRAINER.SOC.LAMBDA"] == 14.0 and settings["TRAINER.SOC.NORM"] == "minmax"
+    monkeypatch.setattr(LandCover, "augmix", False)  # as on ImageNet
+    tables = []
+    for opts in ((), ("--opts", "TTA.AUGMIX", "off"), ("--opts", "TTA.AUGMIX", "on")):
+        run(images[0], "--dataset", "LandCover", "--views", 8, "--csv", tmp_path / "table.csv", *opts)
+        tables.append((tmp_path / "table.csv").read_text())
+    assert tables[0] == tables[1] != tables[2]
 
 
 def test_pairs_win_over_flags_and_the_caption_states_what_was_used(run, images):
