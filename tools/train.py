@@ -54,7 +54,6 @@ class Sweep(NamedTuple):
         return [[self.key, value] for value in self.values]
 
 
-@resumable()
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a trainer for each value of a sweep and each seed, and prints the tables of results.
 
@@ -67,6 +66,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.help_settings is not None:
         print(help_text(args.help_settings or args.trainer))
         return
+    with resumable():
+        run_all(args)
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """Runs a trainer for each value of a sweep and each seed, and prints the tables of results.
+
+    Args:
+        args: The arguments of the command.
+    """
     check_flags(args)
     check_root(args)
     # All configs are made, and refused if need be, before the first run begins.

@@ -6,10 +6,12 @@ folder), the model, and the steps of the run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,11 +21,13 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import DataOptions, Dataset, build_dataset
-from ..datasets.eval_data import EvalData
+from ..datasets.build import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
+from ..datasets.utils.cli import LOGGER
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
+from ..datasets.views.kernel_cache import view_pipeline
 from .config.build import parse_regularisers
 from .config.settings import Setting, results_name, retag, run_path, tag_of
 from .config.table import is_openai
@@ -34,11 +38,11 @@ from .registry import LAST, find_method
 from .runs.dist import Distributed
 from .runs.make_record import PromptFacts, RunFacts, learnt_prompt, make_record
 from .runs.record import RunRecord
-from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictions
+from .runs.run_dir import AskedRun, Results, RunDir, read_predictions
 from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
 from .vlm.class_texts import ClassTexts
-from .vlm.loading import load_backbone, weights_hash
+from .vlm.loading import load_backbone, warn_of_small, weights_hash
 from .vlm.numerics import (
     BF16_WARNING,
     Numerics,
@@ -46,7 +50,6 @@ from .vlm.numerics import (
     refuse_shared_gpu,
     reset_peak_memory,
 )
-from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.templates import find_templates
@@ -272,22 +275,23 @@ class BaseTrainer:
     @property
     def num_images(self) -> int:
         """Number of images of the run; 0 for images in memory, whose number is not known before."""
-        if self.has_given_classes:
+        if self.given_classes:
             return 0
         return len(self.data.indices)
 
     @property
-    def has_given_classes(self) -> bool:
-        """Whether images in memory are predicted, without a data set."""
-        return self.given_model is not None and len(self.given_model.classnames) > 0
+    def given_classes(self) -> Sequence[str]:
+        """Class names that were given with the model, for images in memory; empty for a data set.
+        """
+        if self.given_model is None:
+            return ()
+        return self.given_model.classnames
 
     @property
     def classnames(self) -> Sequence[str]:
         """Names of the K classes: those that were given with the model, or those of the data set.
         """
-        if self.given_model is not None and self.has_given_classes:
-            return self.given_model.classnames
-        return self.data.classnames
+        return self.given_classes or self.data.classnames
 
     @cached_property
     def identity(self) -> ImageIdentity:
@@ -353,6 +357,7 @@ class BaseTrainer:
             training=self.training_facts(),
             weights=self.weights,
             numerics=self.numerics,
+            pipeline=view_pipeline(),
         )
         return self.dist.broadcast(make_record(facts))
 
@@ -393,7 +398,9 @@ class BaseTrainer:
     @cached_property
     def clip(self) -> PromptedCLIP:
         """The model with the class names and the prompt that all images start from."""
-        return self.make_clip(self.loaded_model)
+        clip = self.make_clip(self.loaded_model)
+        self.check_clip(clip)
+        return clip
 
     @cached_property
     def loaded_model(self) -> LoadedModel:
@@ -406,7 +413,7 @@ class BaseTrainer:
         warn_of_small(name, self.cfg.DATASET.NAME)
         if self.numerics.precision == "bf16":
             logger.warning(BF16_WARNING)
-        return LoadedModel(backbone, self.data.classnames)
+        return LoadedModel(backbone, self.classnames)
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """Builds the model with the initial prompt of the settings. Some methods make another one.
@@ -416,6 +423,9 @@ class BaseTrainer:
             prompt_hash=self.prompt_facts.hash if self.cfg.MODEL.INIT_WEIGHTS else "",
         )
 
+    def check_clip(self, clip: PromptedCLIP) -> None:
+        """Warns where a method cannot do its work with a model and its classes."""
+
     @cached_property
     def texts(self) -> ClassTexts | None:
         """Templates and descriptions in place of PROMPT.CTX_INIT; None = there are none."""
@@ -423,7 +433,7 @@ class BaseTrainer:
             return None
         template: str | None = None
         ensemble: Sequence[str] = ()
-        if not self.has_given_classes:  # for images in memory there is no data set
+        if not self.given_classes:  # for images in memory there is no data set
             template = self.data.dataset.template
             ensemble = self.data.dataset.ensemble
         templates = find_templates(
@@ -472,11 +482,14 @@ class BaseTrainer:
         """
         run_dir = self.run_dir
         images = self.image_columns()
+        facts = self.result_fields()
         columns = run_dir.merge(predictor.parts, images, text=self.clip.text.cpu().numpy())
         if len(columns["index"]) == 0:
             raise DataError("no test image could be read")
         results = {
-            **self.result_fields(),
+            **facts,
+            "plugins": plugin_modules(self.cfg),
+            **environment(self.numerics.device, self.numerics.device_name),
             **summarise(columns, self.cfg.TEST.BINS),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
@@ -497,12 +510,9 @@ class BaseTrainer:
     def result_fields(self) -> dict[str, object]:
         """Returns what results.json says of the run besides its predictions."""
         cfg = self.cfg
-        metadata = self.metadata()
-        plugins = plugin_modules(cfg)
         # The settings have no name for a data set that was given as an object of a class that is
         # not registered; the record has.
         dataset = results_name(cfg) or self.record.data["dataset"]
-        machine = environment(self.numerics.device, self.numerics.device_name)
         return {
             "trainer": cfg.TRAINER.NAME,
             "dataset": dataset,
@@ -515,10 +525,8 @@ class BaseTrainer:
             "weights_hash": self.weights,
             "precision": self.numerics.precision,
             "views": self.record.views["pipeline"],  # not their number, which config.yaml has
-            **metadata,
-            **machine,
+            **self.metadata(),
             "classnames": list(self.data.classnames),
-            "plugins": plugins,
         }
 
     def metadata(self) -> dict[str, object]:
@@ -554,6 +562,18 @@ class BaseTrainer:
             if self.log_name:
                 self.run_dir.note(result_block(results, self.learns))
         return self.dist.broadcast(results)
+
+
+@contextmanager
+def early_lines() -> Iterator[list[logging.LogRecord]]:
+    """Collects log lines while a run has no folder yet."""
+    # A level that no line has: the handler never passes them on by itself.
+    handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
+    LOGGER.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        LOGGER.removeHandler(handler)
 
 
 def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before: str) -> None:

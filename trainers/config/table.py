@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.columns import canonical_columns, is_column_choice
-from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
+from ...datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
 from ..functional import BINS
 from .registry import MethodInfo, method_key
 from .setting import Check, OneOf, Range, Role, Setting, Settings, plain_number

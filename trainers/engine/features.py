@@ -18,16 +18,17 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, run_name
-from ...datasets.eval_data import EvalData
+from ...datasets.build import EvalData
 from ...datasets.identity import ImageIdentity, hash_contents
 from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.progress import progress_bar
 from ...datasets.views import ViewMaker
 from ...datasets.views.kernel_cache import compile_kernels
-from ...datasets.views.loader import batched, load_batches
+from ...datasets.views.loader import load_batches
 from ..runs.dist import Distributed
 from ..runs.record import RunRecord
+from ..runs.run_dir import batched
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, is_gpu, pin
 from ..vlm.prompted_clip import PromptedCLIP

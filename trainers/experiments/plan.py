@@ -28,7 +28,7 @@ from ..coop import CoOp
 from ..registry import method_key
 from ..report.candidates import refers_to
 from ..runs.record import canonical_json
-from ..vlm.openai import SMALL
+from ..vlm.loading import SMALL
 from .definition import DatasetPlace, Experiment, RunGroup, find_dataset
 from .planned_run import PlannedRun, data_folder
 

@@ -14,8 +14,7 @@ from ...datasets.utils.lock import FolderLock
 from ..registry import find_method
 from ..report.candidates import check_choice
 from ..report.measure import Measured
-from ..vlm import openai
-from ..vlm.loading import find_loader
+from ..vlm.loading import check_name, find_loader
 from .cluster import Cluster
 from .definition import Experiment, add, read_all_experiments, read_experiment, zero_shot_only
 from .outcome import Outcome, write_index, write_outcome
@@ -154,8 +153,8 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
             swept_keys += group.sweep
     check_choice(workspace.choose, swept_keys, workspace.choose_by)
     family, name = find_loader(workspace.backbone)
-    if name and family is openai:
-        openai.check_name(name)
+    if name and family is None:
+        check_name(name)
 
     plans = {}
     errors = {}

@@ -18,7 +18,6 @@ from ...datasets.base import dataset_info
 from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import write_arrays
-from ...datasets.views.loader import batched
 from ..base import BaseTrainer
 from ..config.settings import backbone_name, path_safe
 from ..functional import theory
@@ -27,6 +26,7 @@ from ..registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ..report import published as paper
 from ..report.published_rows import published_lines
 from ..report.table_model import Entry, RowBlock, Table, TableRow
+from ..runs.run_dir import batched
 from .definition import DatasetPlace, Experiment
 from .plan import Workspace, configure
 

@@ -17,7 +17,6 @@ from ...datasets.utils.errors import DataError, reading
 from ...datasets.utils.files import read_regular
 from ...datasets.utils.progress import show_progress
 from ...datasets.views.images import BadImageError, open_image
-from ...datasets.views.loader import batched
 from ..api import Adapter
 from ..config import CONFIGS
 from ..config.build import build_cfg
@@ -28,9 +27,9 @@ from ..functional.objectives import class_logits, entropy
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
 from ..report.sentences import plain_text
 from ..report.thumbnails import data_uri
+from ..runs.run_dir import batched
 from ..tpt import TPT
-from ..vlm.loading import load_clip
-from ..vlm.openai import SMALL, cache_folder, warn_of_small
+from ..vlm.loading import SMALL, cache_folder, load_clip, warn_of_small
 from ..vlm.openai_clip import WEIGHT_URLS
 from .output import MethodPredictions, Prediction, prediction_table, write_csv, write_page
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from logging.handlers import MemoryHandler, WatchedFileHandler
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from .record import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Results = dict[str, Any]
 Columns = Mapping[str, np.ndarray]  # columns of predictions by name
 
@@ -506,6 +507,16 @@ class RunDir:
         return arrays
 
 
+def batched(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Divides items into consecutive pieces.
+
+    Args:
+        items: The items.
+        size: Number of items per piece; only the last piece may have fewer.
+    """
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 def concatenate(parts: Sequence[Columns]) -> dict[str, np.ndarray]:
     """Concatenates the columns of batches or parts.
 
@@ -912,18 +923,6 @@ class RunLog(WatchedFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
-
-
-@contextmanager
-def early_lines() -> Iterator[list[logging.LogRecord]]:
-    """Collects log lines while a run has no folder yet."""
-    # A level that no line has: the handler never passes them on by itself.
-    handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
-    LOGGER.addHandler(handler)
-    try:
-        yield handler.buffer
-    finally:
-        LOGGER.removeHandler(handler)
 
 
 @contextmanager
