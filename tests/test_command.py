@@ -29,14 +29,14 @@ from processes import Process
 
 def test_every_tool_is_a_command(capsys):
     scripts = [file for file in (PROJECT / "tools").glob("*.py") if "def main(" in file.read_text()]
-    assert {command_of(file.stem) for file in scripts} == {*COMMANDS, "command", "train-small-clip"}
+    assert {command_of(file.stem) for file in scripts} == {*COMMANDS, "command"}
     assert main([]) == 2
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert summary(name) and f"\n  {name}" in out and summary(name) in out
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "train-small-clip"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_scripts(name):
     process = Process(f"{module_of(name)}.py", "--help")
     out, complaint = process.communicate()
