@@ -12,6 +12,7 @@ import torch
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
+from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.coop import CoOp, epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
 from promptcal.trainers.runs.run_dir import read_predictions
@@ -184,7 +185,7 @@ def test_interrupted_training_continues_bit_equal(coop, config, tmp_path, monkey
         build_trainer(cut).run()
     assert not (tmp_path / "run" / "results.json").exists()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CoOp, "test", interrupt)
+        patch.setattr(BaseTrainer, "test", interrupt)
         build_trainer(cut).run()
     build_trainer(cut).run()
     assert saved == [1, 2, 3]  # no epoch was run twice
@@ -304,7 +305,7 @@ def test_other_errors_get_one_line(coop, config, splits, clip_model, tmp_path, m
         adapt("CoOp", clip_model, ["cat", "dog"], torch.randn(1, 1, 3, 32, 32))
     state = tmp_path / "run" / "parts" / "training.pt"
     with monkeypatch.context() as patch:
-        patch.setattr(CoOp, "test", interrupt)
+        patch.setattr(BaseTrainer, "test", interrupt)
         with pytest.raises(KeyboardInterrupt):
             coop()
         content = torch.load(state, weights_only=True)

@@ -97,7 +97,7 @@ def test_the_command(run, images, names):
     header, _, *rows = out.strip().splitlines()
     assert "O-TPT" in header
     assert [row.split()[0] for row in rows[:2]] == [str(images[0]), str(images[1])]
-    assert "4 classes, 16 views per image" in rows[-1]
+    assert "4 classes, 16 views per image" in rows[-2] and "O-TPT: 2 steps." in rows[-1]
 
 
 def test_the_small_clip_says_what_it_knows(tmp_path, names, train):
@@ -142,6 +142,14 @@ def test_a_data_set_goes_by_any_name_and_brings_its_own_settings(run, images, tm
         run(images[0], "--dataset", "LandCover", "--views", 8, "--csv", tmp_path / "table.csv", *opts)
         tables.append((tmp_path / "table.csv").read_text())
     assert tables[0] == tables[1] != tables[2]
+
+
+def test_the_caption_states_the_settings_of_each_method(run, images, tmp_path):
+    page = tmp_path / "page.html"
+    out = run(images[0], *CAT_OR_DOG, "--trainer", "TPT", "SoC", "--views", 10, "--html", page,
+              "--opts", "TRAINER.SOC.LAMBDA", 7, "TTA.STEPS", 2)
+    for content in (out, page.read_text(encoding="utf-8")):
+        assert "TPT: 2 steps." in content and "SoC: 2 steps, λ 7." in content
 
 
 def test_pairs_win_over_flags_and_the_caption_states_what_was_used(run, images):

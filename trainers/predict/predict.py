@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from PIL import Image, ImageOps
+from yacs.config import CfgNode
 
 from ...datasets import DATASET_REGISTRY, Dataset, build_dataset
 from ...datasets.file_dataset import files_below
@@ -21,12 +22,19 @@ from ..api import Adapter
 from ..config import CONFIGS
 from ..config.build import build_cfg
 from ..config.layers import default_pairs, read_pairs
-from ..config.settings import get_cfg_default
+from ..config.settings import (
+    Role,
+    changed_settings,
+    find_setting,
+    get_cfg_default,
+    setting_words,
+)
 from ..functional.calibration import sals
 from ..functional.objectives import class_logits, entropy
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
 from ..report.sentences import plain_text
 from ..report.thumbnails import data_uri
+from ..runs.record import value_label
 from ..runs.run_dir import batched
 from ..tpt import TPT
 from ..vlm.loading import SMALL, cache_folder, load_clip, warn_of_small
@@ -62,15 +70,18 @@ def predict_images(args: argparse.Namespace) -> None:
     model = None  # loaded once, for all methods
     methods: list[MethodPredictions] = []
     selected: list[list[dict]] = []  # views of each image, for the page
-    order_notes: list[str] = []  # of online methods
+    method_notes: list[str] = []  # settings of each method; for online methods the order
     for trainer in trainers:
         pairs = setting_pairs(args, trainer, dataset)
         cfg = build_cfg(trainer, opts=pairs)
         if model is None:
             model = load_clip(backbone, cfg.DEVICE)
         adapter = Adapter(trainer, model, classnames, opts=pairs, copy_weights=False)
+        settings = changed_words(adapter.method.cfg)
+        if settings:
+            method_notes.append(f"{method_info(trainer).label}: {', '.join(settings)}.")
         if adapter.method.online:
-            order_notes.append(
+            method_notes.append(
                 f"{method_info(trainer).label} learns from image to image: another order of the "
                 f"images, or other images before one, changes its predictions.")
         predictions = predict_all(images, adapter, trainer)
@@ -83,15 +94,24 @@ def predict_images(args: argparse.Namespace) -> None:
 
     conditions = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views "
                   f"per image, seed {cfg.SEED}")
-    for line in (conditions, *order_notes):
+    for line in (conditions, *method_notes):
         print(line)
-    notes += [f"{conditions}.", *order_notes]
+    notes += [f"{conditions}.", *method_notes]
     if args.csv:
         write_csv(args.csv, methods, classnames, args.probabilities)
         print(f"written: {args.csv}")
     if args.html:
         write_page(args.html, methods, classnames, selected, notes, max(args.top, 5))
         print(f"written: {args.html}")
+
+
+def changed_words(cfg: CfgNode) -> list[str]:
+    """The settings of a method that are not its defaults, in words, but for the number of views."""
+    words = []
+    for key, (_, value) in changed_settings(cfg, {"TTA.AUGMIX": "on"}).items():
+        if key != "TTA.VIEWS" and find_setting(key).role is not Role.DATA:
+            words.append(setting_words(key, value_label(value)))
+    return words
 
 
 def known_trainers(names: Sequence[str]) -> list[str]:
