@@ -714,6 +714,19 @@ def test_zero_shot_predictions_of_another_precision_or_input_are_no_fault_of_the
     assert "recorded as the same" not in notes
 
 
+def test_the_zero_shot_predictions_of_a_tested_prompt_are_no_fault_of_the_code(tmp_path):
+    """They are of hand-written words in a run of CoOp, and of the prompt in one that starts there."""
+    prompt = {"model.prompt": LEARNT}
+    folder = make_run(tmp_path, "CoOp", changes=prompt)
+    make_run(tmp_path, "SoC", changes=prompt)
+
+    def reverse(arrays):
+        arrays["zero_shot_logits"] = arrays["zero_shot_logits"][:, ::-1].copy()
+
+    rewrite_predictions(folder, reverse)
+    assert "recorded as the same" not in "\n".join(compared(tmp_path)[0].notes)
+
+
 def test_weights_under_two_names_are_one_table_that_has_both(tmp_path):
     make_run(tmp_path, "TPT", changes={"names.backbone": "CLIP A"})
     make_run(tmp_path, "SoC", changes={"names.backbone": "CLIP B"})

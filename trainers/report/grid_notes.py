@@ -11,7 +11,7 @@ from .grid import Column, Grid, Row
 from .make_grid import may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
-from .zero_shot import conditions
+from .zero_shot import conditions, is_learnt_and_trained
 
 # What the rows of a table may differ in without a setting, by the field of the record.
 NUMERICS = {"numerics.precision": "Precision", "numerics.engine": "The version of the engine",
@@ -273,6 +273,8 @@ def zero_shot_notes(grid: Grid) -> list[str]:
         by_conditions: dict[str, dict[str, list[str]]] = {}
         for row, cell in grid.cells_on(column):
             for measured in cell:
+                if is_learnt_and_trained(measured):
+                    continue
                 if measured.run.has_zero_shot and measured.skipped == 0:
                     accuracy = float(measured.zero_shot_metrics["accuracy"].value)
                     # Another type of device may differ in the last bits.
