@@ -127,9 +127,21 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
     metadata = read_metadata(path)
     protocol = prompt_protocol(path, cfg.PROMPT.LABEL, metadata, names)
     learnt_on = metadata.get("dataset", "")
+    names.append(dataset_label(cfg.DATASET.NAME, cfg.DATASET.ROOT))  # as `dataset_of_prompt` says
     if method_key(learnt_on) in {method_key(name) for name in names}:
         learnt_on = ""
     return PromptFacts(hash=digest, protocol=protocol, learnt_on=learnt_on)
+
+
+def dataset_of_prompt(cfg: CfgNode, record: RunRecord) -> str:
+    """The name of the data set on which a run learns a prompt, as its checkpoint states it.
+
+    All folders of a user's images have one reader, so such a set is known by its folder's name.
+    """
+    name = str(record.data["dataset"])
+    if run_name(name, cfg.DATASET.ROOT) != name:
+        return dataset_label(name, cfg.DATASET.ROOT)
+    return name
 
 
 def make_record(facts: RunFacts) -> RunRecord:
