@@ -11,7 +11,7 @@ from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 from common import make_image_folder, run_tool
-from folders import RUN_FILES, contents, names, results_of
+from folders import RUN_FILES, contents, interrupted_at, names, results_of
 from records import make
 
 # Small runs of 12 images in three parts.
@@ -47,15 +47,12 @@ def finish(start):
 
 
 @pytest.fixture(scope="module")
-def begin(start, image_folder):
-    """Makes a run that has stopped at its last image."""
+def begin(start):
+    """Makes a run that was interrupted after two of its three parts."""
     def begin(folder: Path, *words: object, method: str = "ZeroShot") -> None:
-        image = image_folder / "kind_d" / "2.png"
-        content = image.read_bytes()
-        image.write_bytes(b"no image")
-        assert start(folder, *words, method=method).returncode == 2
-        image.write_bytes(content)
-        assert (folder / "parts" / "0000004-0000007.npz").exists()
+        with interrupted_at("parts/0*.npz", 2):
+            assert start(folder, *words, method=method).returncode == 130
+        assert len(list((folder / "parts").glob("0*.npz"))) == 2
     return begin
 
 
@@ -235,7 +232,7 @@ def test_files_of_a_folder_belong_together(start, run, finished_runs, name, exch
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("accuracy", 99.9), ("flagged", 5), ("skipped", ["x"]), ("classnames", ["x"]), ("record", make().to_json()),
+    ("accuracy", 99.9), ("flagged", 5), ("skipped", ["x"]), ("classnames", ["x"]),
 ])
 def test_edited_results_are_refused(start, finish, run, key, value):
     path = run / "results.json"

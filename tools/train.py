@@ -15,9 +15,14 @@ if __name__ == "__main__":  # import the package from this checkout, whatever is
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets import DATASET_REGISTRY
-from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, tool_parser
+from promptcal.datasets.utils.cli import (
+    load_plugins,
+    log_to_terminal,
+    resumable,
+    run_tool,
+    tool_parser,
+)
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.help import help_text
 from promptcal.trainers.config.layers import dataset_layers

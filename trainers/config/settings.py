@@ -9,10 +9,10 @@ from functools import cache
 
 from yacs.config import CfgNode
 
+from ...datasets.utils.files import flatten
 from .layers import Config, declared_rows, default_settings, get_cfg_default
 from .names import file_label, path_safe
 from .registry import TRAINER_REGISTRY, branch_of, method_info, method_key, method_settings
-from .safe_yaml import flatten
 from .setting import (
     PREDICTION_ROLES,
     Check,

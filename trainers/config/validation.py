@@ -12,8 +12,8 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.files import flatten
 from .registry import MethodInfo, method_key
-from .safe_yaml import flatten
 from .table import EVERY_IMAGE, MEAN, SIMILARITY
 
 __all__ = [
