@@ -104,14 +104,14 @@ def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path):
     assert noticed > len(content) // 17
 
 
-@pytest.mark.parametrize("record", [None, "", "[1]", '{"seed": 0'])
-def test_parts_of_unknown_origin_are_computed_again(begin, finish, finished_runs, tmp_path, record):
-    begin(tmp_path, "PROMPT.CTX_INIT", "a")
-    (tmp_path / "record.json").unlink()
-    if record is not None:
-        (tmp_path / "record.json").write_text(record)
-    expected = read_predictions(finished_runs / "seed0")["logits"]
-    assert np.array_equal(finish(tmp_path), expected)
+@pytest.mark.parametrize("record", ["", "[1]", '{"seed": 0'])
+def test_a_folder_whose_record_is_damaged_is_left_alone(begin, start, tmp_path, record):
+    begin(tmp_path)
+    (tmp_path / "record.json").write_text(record)
+    before = contents(tmp_path)
+    done = start(tmp_path)
+    assert done.returncode == 2 and "not the folder of a run" in done.stderr
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("method", ["ZeroShot", "TDA"])
@@ -130,7 +130,7 @@ def test_parts_and_states_of_another_run_are_not_used(begin, finish, tmp_path, m
 def test_a_run_owns_its_folder_from_its_first_part_on(start, begin, finish, tmp_path):
     begin(tmp_path, "SEED", 1)
     done = start(tmp_path, "SEED", 2)
-    assert done.returncode == 2 and "SEED was 1, is 2. Use TAG" in done.stderr
+    assert done.returncode == 2 and "(SEED was 1, is 2). Use TAG" in done.stderr
     finish(tmp_path, "SEED", 2, "--overwrite")
     assert results_of(tmp_path)["seed"] == 2
 
