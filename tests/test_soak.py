@@ -81,13 +81,12 @@ def test_soak(clip_file, tmp_path, monkeypatch):
         return read_predictions(folder)
 
     def round(method: str, fault: str) -> None:
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt, UserError):
             fail_at_write(fault, draw.randrange(1, 5), cache, patch)
             if fault == "killed":
                 assert forked(lambda: run(method, folder)).returncode == -signal.SIGKILL
             else:
-                with suppress(KeyboardInterrupt, UserError):
-                    run(method, folder)
+                run(method, folder)
         predictions = run(method, folder)
         for name, column in expected[method].items():
             assert np.array_equal(predictions[name], column), (name, method, fault)
@@ -99,9 +98,8 @@ def test_soak(clip_file, tmp_path, monkeypatch):
     sizes = []
     started = time.monotonic()
     while len(sizes) < 2 or time.monotonic() - started < SECONDS:
-        for method, fault in zip(
-            TUNED, draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED)), strict=True
-        ):
+        faults = draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED))
+        for method, fault in zip(TUNED, faults, strict=True):
             round(method, fault)
         for method in PLAIN:
             round(method, "killed")
