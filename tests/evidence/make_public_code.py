@@ -130,8 +130,7 @@ def draw_views() -> np.ndarray:
     for classname in ("annual crop land", "river", "forest", "residential area"):
         item = next(item for item in dataset.test if item.classname == classname)
         image = dataset.read_image(item)
-        drawn = make_views(
-            image, index=len(views), count=NUM_VIEWS, size=STORED_SIZE, augmix=False, seed=0)
+        drawn = make_views(image, index=len(views), count=NUM_VIEWS, size=STORED_SIZE, augmix=False, seed=0)
         views.append(drawn.numpy())
     return np.stack(views)
 
@@ -387,12 +386,7 @@ def main() -> None:
     parser.add_argument("--otpt", type=Path, required=True, metavar="DIR")
     parser.add_argument("--atpt", type=Path, required=True, metavar="DIR")
     arguments = parser.parse_args()
-    checkouts = {
-        "TPT": arguments.tpt,
-        "CTPT": arguments.ctpt,
-        "OTPT": arguments.otpt,
-        "ATPT": arguments.atpt,
-    }
+    checkouts = {"TPT": arguments.tpt, "CTPT": arguments.ctpt, "OTPT": arguments.otpt, "ATPT": arguments.atpt}
     if not (arguments.otpt / "clip" / "bpe_simple_vocab_16e6.txt.gz").exists():
         raise SystemExit("O-TPT's repository lacks clip/bpe_simple_vocab_16e6.txt.gz: copy TPT's")
 
@@ -410,8 +404,7 @@ def main() -> None:
         for method, public in PUBLIC_CODE.items():
             made_with[public.repository] = unmodified_commit(checkouts[method])
             for steps in STEPS:
-                results, classnames = in_new_process(
-                    record, method, checkouts[method], weights, views, steps)
+                results, classnames = in_new_process(record, method, checkouts[method], weights, views, steps)
                 check_selection(results)
                 arrays.setdefault("classnames", np.array(classnames))
                 if list(arrays["classnames"]) != classnames:
@@ -420,8 +413,7 @@ def main() -> None:
                     arrays[f"{method}/{steps}/{name}"] = array
     arrays["ece/confidence"] = confidence
     arrays["ece/correct"] = correct
-    arrays["ece/value"] = np.array(
-        in_new_process(record_ece, checkouts["CTPT"], confidence, correct))
+    arrays["ece/value"] = np.array(in_new_process(record_ece, checkouts["CTPT"], confidence, correct))
     arrays["made_with"] = np.array(json.dumps(made_with))
     np.savez_compressed(OUTPUT, **arrays)
     print(f"{OUTPUT}: {OUTPUT.stat().st_size / 1000:.0f} kB")
