@@ -50,15 +50,6 @@ def test_selection_keeps_the_lowest_entropies_and_does_not_prefer_the_plain_view
     assert obj.confident_views(torch.randn(64, 7), 0.1).shape == (6,)
 
 
-def test_dispersion_equals_a_loop():
-    text = unit_rows(7)
-    centroid = sum(text) / 7
-    total = 0
-    for row in text:
-        total += (row - centroid).square().sum().sqrt()
-    torch.testing.assert_close(obj.dispersion(text), total / 7)
-
-
 @pytest.mark.parametrize("classes", [2, 10, 40])
 def test_closed_orthogonality_equals_the_cubic_form(classes):
     text = unit_rows(classes, seed=classes)
@@ -132,8 +123,7 @@ def test_semantic_separation_equals_finite_differences(norm, statistics):
         step = np.zeros(text.shape)
         step[place] = 1e-6
         slope[place] = (value(text.numpy() + step) - value(text.numpy() - step)) / 2e-6
-    separation = partial(
-        obj.semantic_separation, percentile=20, normalisation=norm, statistics=statistics)
+    separation = partial(obj.semantic_separation, percentile=20, normalisation=norm, statistics=statistics)
     ours = gradient(separation, text)
     torch.testing.assert_close(ours, torch.from_numpy(slope), rtol=1e-5, atol=1e-8)
     assert separation(text).item() == pytest.approx(value(text.numpy()))
