@@ -8,8 +8,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.files import flatten, read_yaml
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.build import CONFIGS
-from promptcal.trainers.config.names import run_path
-from promptcal.trainers.config.settings import leaves
+from promptcal.trainers.config.settings import leaves, run_path
 from promptcal.trainers.experiments.definition import add, read_experiment
 from promptcal.trainers.experiments.plan import expand, select
 from promptcal.trainers.experiments.workspace import Workspace
@@ -34,8 +33,8 @@ def test_every_layer_overrides_the_one_before(tmp_path):
     # A method with views of its own has its yaml above the data set's.
     for data, opts in (("", []), ("dtd", []), ("imagenet_a", []), ("imagenet_a", ["TTA.AUGMIX", "on"])):
         cfg = build_cfg("ZERO", data, opts=opts)
-        assert (cfg.TTA.SELECT, cfg.TTA.AUGMIX) == (0.3, "on" if opts else "off")
-        assert (cfg.TAG == "default") == (not opts)
+        assert cfg.TTA.SELECT == 0.3
+        assert (cfg.TTA.AUGMIX == "off") == (cfg.TAG == "default") == (not opts)
     assert build_cfg("MTA", "dtd").TTA.AUGMIX == "on"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.names import run_path
+from promptcal.trainers.config.settings import run_path
 
 
 def tag(*opts: object) -> str:

@@ -25,7 +25,7 @@ from ...datasets.image_index import ImageIndex
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import flatten, unflatten, write_arrays, write_json, write_text
-from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
+from ...datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
 from ..config.settings import leaves
 from ..functional import BINS
 from ..functional.arrays import log_softmax

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...datasets.utils.cli import counted
-from ..config.names import untuned_words
+from ..config.settings import untuned_words
 from ..functional import calibration as cal
 from ..registry import method_info
 from .figures.select import NamedFigure
