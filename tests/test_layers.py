@@ -8,7 +8,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,10 +41,12 @@ def layer_of(module: str) -> str:
     return max((layer for layer in LAYERS if f"{module}/".startswith(f"{layer}/")), key=len)
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def imports(module: str) -> list[str]:
     """The project's modules that a module imports, inside functions and for type checkers too."""
     file = MODULES[module]
     package = file.parent.relative_to(PROJECT).parts
+    found = []
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
@@ -58,7 +60,8 @@ def imports(module: str) -> Iterator[str]:
             parts = name[1:] if name[0] == "promptcal" else name
             imported = next((key for key in ("/".join(parts), "/".join(parts[:-1])) if key in MODULES), None)
             if imported and imported != module:
-                yield imported
+                found.append(imported)
+    return found
 
 
 def test_imports_go_down():

@@ -66,7 +66,7 @@ def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_soak(clip_file, tmp_path, monkeypatch):
-    images = make_image_folder(tmp_path / "many", images=40)
+    images = make_image_folder(tmp_path / "many", images=15)
     cache = tmp_path / "cache"
     folder = tmp_path / "run"
     draw = random.Random(SECONDS)
@@ -74,7 +74,7 @@ def test_soak(clip_file, tmp_path, monkeypatch):
     def run(method: str, folder: Path) -> dict[str, np.ndarray]:
         cfg = build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder,
-            "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20,
+            "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 15, "TTA.EPISODES", 8,
             "CACHE.DIR", cache,
         ])
         build_trainer(cfg).run()

@@ -159,8 +159,6 @@ def test_a_sweep_over_methods_or_splits_names_what_each_row_is(train, tmp_path):
     second = {**first, "split": "val", "backbone": "tiny2", "n": 5, "classes": 2}
     caption = sweep_table("TEST.SPLIT", ["test", "val"], [first, second]).splitlines()[-1]
     assert f"5 to {first['n']} test and val images of 2 to {first['classes']} classes" in caption
-    table = sweep_table("TTA.RESET", ["image", "never"], [first, {**first, "reset": "never"}])
-    assert table.count("TPT, reset for each image ") == table.count("TPT, never reset ") == 1
 
 
 @pytest.mark.parametrize(("words", "message"), [
