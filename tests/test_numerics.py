@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from promptcal.trainers.vlm.numerics import fixed_numerics, in_parallel
+from promptcal.trainers.vlm.numerics import fixed_numerics
 
 from folders import results_of
 
@@ -28,29 +28,6 @@ def test_any_number_of_threads_gives_the_same_bits(set_threads, run_method, tmp_
     assert torch.get_num_threads() == 3 and results_of(tmp_path / "3")["threads"] == 1
     for name, column in expected.items():
         assert np.array_equal(predictions[name], column), name
-
-
-def test_pieces_run_on_as_many_cores_as_there_are(set_threads):
-    set_threads(3)
-    barrier = threading.Barrier(3)
-
-    def piece(number: int) -> tuple[int, int]:
-        barrier.wait(timeout=20)  # fails unless three run together
-        return number, torch.get_num_threads()
-
-    def thread_of(number: int) -> int:
-        return threading.get_ident()
-
-    def threads_within(number: int) -> list[int]:
-        return in_parallel(thread_of, range(4), CPU)
-
-    with fixed_numerics():
-        assert in_parallel(piece, range(3), CPU) == [(0, 1), (1, 1), (2, 1)]
-        for threads in in_parallel(threads_within, range(2), CPU):
-            assert len(set(threads)) == 1  # no pool inside the pool
-        with pytest.raises(ZeroDivisionError):
-            in_parallel(lambda number: 1 / number, [1, 0, 1, 1], CPU)
-    assert torch.get_num_threads() == 3
 
 
 def test_callers_in_several_threads_get_their_settings_back(set_threads):

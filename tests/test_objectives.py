@@ -165,18 +165,6 @@ def test_live_balance_is_the_printed_loss():
     assert of_loss[0] > 0 > of_loss[2]  # reversed where H < R√λ
 
 
-@pytest.mark.parametrize("function", [
-    obj.dispersion,
-    obj.orthogonality,
-    obj.frobenius_orthogonality,
-    partial(obj.semantic_separation, percentile=20, normalisation="minmax"),
-])
-def test_episodes_of_a_batch_are_independent(function):
-    batch = torch.stack([unit_rows(9, seed=0), unit_rows(9, seed=1), unit_rows(9, seed=2)])
-    for value, text in zip(function(batch), batch, strict=True):
-        torch.testing.assert_close(value, function(text))
-
-
 def test_inverse_weighting_has_the_strongest_effect():
     """Falling with the number of classes, as the paper's lead over O-TPT, and far above the
     ratio."""

@@ -112,6 +112,18 @@ def test_first_images_in_closed_form(clip_model, hard):
     torch.testing.assert_close(predict(dota, hard[:1])[0], expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(("method", "cache"), [
+    ("TDA", "positive"), ("DMN", "memory"), ("BoostAdapter", "positive"), ("DPE", "queue"),
+])
+def test_images_are_stored_under_the_first_class_of_a_name(clip_model, views, method, cache):
+    """Rounding does not distribute a name's images over its classes."""
+    names = [NAMES[0], *NAMES[:4], *["cat"] * 4, *NAMES[1:3]]
+    trainer = make_trainer(method, clip_model, names=names)
+    predict(trainer, views)
+    stored = getattr(trainer, cache).entropy.isfinite().any(-1)
+    assert stored[[0, 2, 3]].all() and not stored[[1, *range(5, 11)]].any()
+
+
 @pytest.mark.parametrize("method", ONLINE)
 def test_a_batch_is_a_stream_in_order(clip_model, hard, method):
     """Several images at once give what they give one by one, not the first one's prediction alone."""
@@ -198,11 +210,12 @@ def run(run_method, tmp_path):
 @pytest.mark.parametrize(
     ("method", "opts"), [*((method, ()) for method in ONLINE), ("TPT", ("TTA.RESET", 5))]
 )
-def test_interrupted_and_continued(run, method, opts):
+def test_interrupted_and_continued(run, method, opts, caplog):
     expected = run(method, "whole", *opts)
     with interrupted_at("cut/parts/state.npz", 2), pytest.raises(KeyboardInterrupt):
         run(method, "cut", *opts)
     continued = run(method, "cut", *opts)
+    assert "starts again" not in caplog.text  # its state is used
     for name, column in expected.items():
         np.testing.assert_array_equal(continued[name], column, err_msg=name)
 

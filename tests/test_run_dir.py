@@ -128,11 +128,16 @@ def test_parts_and_states_of_another_run_are_not_used(begin, finish, tmp_path, m
 
 
 def test_a_run_owns_its_folder_from_its_first_part_on(start, begin, finish, tmp_path):
-    begin(tmp_path, "SEED", 1)
-    done = start(tmp_path, "SEED", 2)
+    continued = tmp_path / "continued"
+    begin(continued)
+    done = start(continued)
+    assert done.returncode == 0 and "computed again" not in done.stdout + done.stderr
+    run = tmp_path / "run"
+    begin(run, "SEED", 1)
+    done = start(run, "SEED", 2)
     assert done.returncode == 2 and "(SEED was 1, is 2). Use TAG" in done.stderr
-    finish(tmp_path, "SEED", 2, "--overwrite")
-    assert results_of(tmp_path)["seed"] == 2
+    finish(run, "SEED", 2, "--overwrite")
+    assert results_of(run)["seed"] == 2
 
 
 def test_a_run_that_starts_again_has_the_defaults_that_it_began_with(begin, tmp_path):
