@@ -18,11 +18,10 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
-from promptcal.trainers.vlm import openai, openai_clip
+from promptcal.trainers.vlm import loading, openai_clip
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
-from promptcal.trainers.vlm.loading import load_clip, weights_hash
+from promptcal.trainers.vlm.loading import download, load_clip, weights_hash
 from promptcal.trainers.vlm.numerics import pick_device, refuse_shared_gpu
-from promptcal.trainers.vlm.openai import download
 from promptcal.trainers.vlm.openai_clip import CLIP, WEIGHT_URLS
 from safetensors.torch import save_file
 
@@ -85,14 +84,14 @@ def test_weights_do_not_follow_a_file_that_is_overwritten(tmp_path, monkeypatch)
     assert_same_tensors(model.state_dict(), before)
     with pytest.raises(WeightsError, match="changed while they were read: run the command again"):
         load_clip(str(path), "cpu", expected_hash=first)
-    read_clip = openai.read_clip
+    read_clip = loading.read_clip
 
     def overwritten(*args: object) -> CLIP:
         loaded = read_clip(*args)
         path.write_bytes(b"other")
         return loaded
 
-    monkeypatch.setattr(openai, "read_clip", overwritten)
+    monkeypatch.setattr(loading, "read_clip", overwritten)
     with pytest.raises(WeightsError, match="changed while they were read"):
         load_clip(str(path), "cpu")
 
@@ -145,7 +144,7 @@ def host(clip_file, tmp_path, monkeypatch):
     """A host of RN50's weights, which are those of a small CLIP, and an empty folder for them."""
     content = clip_file.read_bytes()
     file = f"{hashlib.sha256(content).hexdigest()}/RN50.pt"
-    monkeypatch.setattr(openai, "CACHE", tmp_path / "home" / "cache")
+    monkeypatch.setattr(loading, "CACHE", tmp_path / "home" / "cache")
     with serving() as server:
         server.files[file] = content
         monkeypatch.setitem(WEIGHT_URLS, "RN50", f"{server.address}/{file}")
@@ -203,7 +202,7 @@ def test_a_plain_state_dict_is_told_which_command_works(tmp_path, monkeypatch):
     test_files_of_other_models_are_refused."""
     file = tmp_path / "plain.pt"
     torch.save(random_clip().state_dict(), file)
-    monkeypatch.setitem(openai.OPENAI_SHAPES, "ViT-B-16", (2, 64, 32, 16, 48))
+    monkeypatch.setitem(loading.OPENAI_SHAPES, "ViT-B-16", (2, 64, 32, 16, 48))
     message = f"OpenAI's, use --backbone open_clip:ViT-B-16/openai@{file}; else "
     with pytest.raises(WeightsError, match=message):
         load_clip(str(file))
@@ -218,7 +217,7 @@ def test_a_plain_state_dict_is_told_which_command_works(tmp_path, monkeypatch):
 def test_openais_shapes(name, arguments):
     with torch.device("meta"):
         state = CLIP(*arguments).state_dict()
-    assert openai.model_with_shapes(state) == name
+    assert loading.model_with_shapes(state) == name
 
 
 def test_weights_that_cannot_be_saved(tmp_path, monkeypatch):

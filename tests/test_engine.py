@@ -14,7 +14,7 @@ from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.tpt import adapt_within_memory
 from promptcal.trainers.vlm.backbone import initial_context
 from promptcal.trainers.vlm.jacobian import TextShape, break_even_images, decide_jacobian, text_jacobian
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder

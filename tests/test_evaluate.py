@@ -14,7 +14,7 @@ import torch
 from promptcal.datasets.image_folder import ImageFolder
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from promptcal.trainers.tpt import TPT
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 
 from common import PROJECT, random_clip, run_tool
 from folders import results_of

@@ -200,6 +200,17 @@ def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
     assert trainer.adapt(images[1:]).logits.isfinite().all()
 
 
+@pytest.mark.parametrize("method", ["Penalty", "ZSNorm"])
+def test_the_range_of_the_plain_view(clip_model, method):
+    trainer = make_trainer(method, clip_model, f"TRAINER.{method.upper()}.RANGE", "plain")
+    logits = 5 * torch.randn(2, 20, len(NAMES), generator=torch.Generator().manual_seed(0))
+    selected = logits.take_along_dim(trainer.select(logits)[..., None], dim=1)
+    losses = trainer.episode_loss(selected, selected, logits[:, :1])
+    for loss, of_image, views in zip(losses, selected, logits, strict=True):
+        expected = slow.loss_of(method, of_image, views[:1], trainer.clip.text, 10)
+        torch.testing.assert_close(loss, expected)
+
+
 @pytest.fixture
 def run(run_method, tmp_path):
     def run(method: str, folder: str, *opts: object) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import prompt_files
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompt_files import (
     TrainingState,
     checkpoint_path,

@@ -8,7 +8,7 @@ import torch
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.tools import train
 from promptcal.trainers.config.settings import short_hash
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompt_files import load_context, read_metadata
 from promptcal.trainers.vlm.prompt_protocol import prompt_protocol, protocol_of_path
 from promptcal.trainers.vlm.prompts import class_tokens

@@ -6,7 +6,7 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers.vlm.backbone import initial_context
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 from promptcal.trainers.vlm.prompt_words import CAVEAT, nearest_words
 from safetensors.torch import save_file
 

@@ -2,6 +2,8 @@
 import hashlib
 import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +14,23 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.synthetic import CLASSNAMES
 from promptcal.trainers import build_cfg, build_trainer, load_clip
 from promptcal.trainers.functional.objectives import unit
-from promptcal.trainers.vlm.openai import PUBLISHED_WEIGHTS, full_token_table
+from promptcal.trainers.vlm.loading import PUBLISHED_WEIGHTS, full_token_table
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, prompt_hash
-from promptcal.trainers.vlm.small import training
-from promptcal.trainers.vlm.small.captions import (
+from promptcal.trainers.vlm.small import train as training
+from promptcal.trainers.vlm.small.train import (
     CONDITION_WORDS,
     HELD_OUT_CLASSES,
     HELD_OUT_NAMES,
     LAND,
     draw_caption,
+    normalised,
+    random_crops,
+    training_tiles,
 )
-from promptcal.trainers.vlm.small.training import normalised, random_crops, training_tiles
 from safetensors.torch import load_file
 
-from common import PROJECT, run_tool
+from common import PROJECT
 from data_roots import labels_of
 
 SMALL = PROJECT / "trainers" / "vlm" / "small"
@@ -155,10 +159,16 @@ def test_a_few_steps_lower_the_loss_and_repeat():
         assert min((mirrored - flip).abs().max() for flip in flips) < 1e-4
 
 
+def run_training(*arguments: object) -> subprocess.CompletedProcess:
+    """The script beside the card, as its first lines print it."""
+    return subprocess.run(
+        [sys.executable, SMALL / "train.py", *map(str, arguments)], capture_output=True, text=True)
+
+
 @pytest.mark.slow
 def test_the_tool_trains_a_file_that_loads(tmp_path):
-    done = run_tool(
-        "train_small_clip.py", "--out", tmp_path / "tiny.safetensors", "--tiles", 24,
+    done = run_training(
+        "--out", tmp_path / "tiny.safetensors", "--tiles", 24,
         "--batch", 8, "--validation", 1, "--steps", 2,
     )
     assert done.returncode == 0, done.stderr
@@ -172,7 +182,7 @@ def test_the_tool_trains_a_file_that_loads(tmp_path):
     (["--out", "w.safetensors", "--steps", "0"], "at least 1"),
 ])
 def test_the_tool_names_bad_input(arguments, message):
-    done = run_tool("train_small_clip.py", *arguments)
+    done = run_training(*arguments)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 

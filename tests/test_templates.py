@@ -8,7 +8,7 @@ from promptcal.datasets.base import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg
 from promptcal.trainers.vlm.class_texts import ClassTexts
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates
 

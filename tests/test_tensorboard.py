@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from promptcal.tools import tensorboard_runs
+from promptcal.trainers.config.settings import event_folders
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 from promptcal.trainers.runs.tensorboard import (
     ACCURACY,
@@ -177,7 +178,7 @@ def test_hparams_have_seven_settings_and_three_metrics_in_order(tmp_path):
 
 def test_a_small_set_has_a_curve(tmp_path):
     label, logits, zero_shot_logits = simulate(n=52)
-    with Progress(tmp_path, 52, 20, "SoC", shown=True) as progress:
+    with Progress("SoC", 52, 20, event_folders(tmp_path, "SoC"), shown=True) as progress:
         for start in range(0, 48, 4):
             part = slice(start, start + 4)
             progress.advance({

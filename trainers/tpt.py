@@ -158,7 +158,7 @@ class TPT(BaseTrainer):
 
         For images in memory there is none.
         """
-        if self.has_given_classes:
+        if self.given_classes:
             return False
         return self.run_dir.record.numerics["jacobian"] is True
 

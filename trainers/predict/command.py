@@ -17,8 +17,7 @@ from ..config.layers import default_pairs, read_pairs
 from ..config.settings import get_cfg_default
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
 from ..report.sentences import plain_text
-from ..vlm.loading import load_clip
-from ..vlm.openai import warn_of_small
+from ..vlm.loading import load_clip, warn_of_small
 from .page import MethodPredictions, context_words, selected_views, write_page
 from .predict import Prediction, class_names, default_backbone, find_images, predict
 from .tables import prediction_table, write_csv

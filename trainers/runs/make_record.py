@@ -31,8 +31,8 @@ from ..config.settings import (
 )
 from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
 from ..registry import backbone_label, method_info, method_key
+from ..vlm.loading import PUBLISHED_WEIGHTS
 from ..vlm.numerics import Numerics, resolve_precision
-from ..vlm.openai import PUBLISHED_WEIGHTS
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
 from .record import AUTO, RunRecord, content_hash
@@ -60,7 +60,6 @@ class RunFacts:
         data: The images.
         identity: The content hashes of these images.
         num_views: Number of views of each image that the method uses.
-        pipeline: Name of the code that makes views.
         weights: Hash of the backbone's weights.
         pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
             values to compare with; {} otherwise.
@@ -70,13 +69,13 @@ class RunFacts:
         tunes_context: Whether the method tunes the context by gradients.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
         numerics: Device, precision and batches.
+        pipeline: Name of the code that makes views.
     """
 
     cfg: CfgNode
     data: EvalData
     identity: ImageIdentity
     num_views: int
-    pipeline: str
     weights: str
     pixels: Mapping[str, Any]
     prompt: PromptFacts
@@ -85,6 +84,7 @@ class RunFacts:
     tunes_context: bool
     training: Mapping[str, Any] | None
     numerics: Numerics
+    pipeline: str
 
 
 @dataclass(frozen=True)

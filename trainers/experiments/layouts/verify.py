@@ -28,7 +28,7 @@ from ...report.table_model import Entry, RowBlock, Table, TableRow, text_entry
 from ...report.tables import entries_of
 from ...report.verdict import Verdict
 from ...runs.record import RunRecord
-from ...vlm.openai import SMALL
+from ...vlm.loading import SMALL
 from ...vlm.small import card_results
 from ..finished_runs import FinishedRuns
 from .reruns import Comparison, compare_reruns, rerun_summary, reruns_table
