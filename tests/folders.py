@@ -9,9 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 # Of a finished run.
-RUN_FILES = [
-    "config.yaml", "log.txt", "predictions.npz", "record.json", "results.json", "tensorboard",
-]
+RUN_FILES = ["config.yaml", "log.txt", "predictions.npz", "record.json", "results.json", "tensorboard"]
 
 
 def names(folder: Path) -> list[str]:

@@ -87,9 +87,7 @@ def bca(images: list[Tensor], text: Tensor, confident: bool, count: float = 2000
     return outputs
 
 
-def dmn(
-    images: list[Tensor], text: Tensor, scale: float, most: int = 50, weight: float = 1.0,
-) -> list[Tensor]:
+def dmn(images: list[Tensor], text: Tensor, scale: float, most: int = 50, weight: float = 1.0) -> list[Tensor]:
     memories: list[list[Entry]] = [[] for _ in text]
     outputs = []
     for views in images:

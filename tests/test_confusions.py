@@ -365,8 +365,7 @@ def test_the_order_of_folders_changes_nothing_where_runs_have_one_name(tmp_path)
     for place, sharpness in (("a", 2.0), ("b", 9.0)):
         root = tmp_path / place / "runs"
         names = numbered(place, 100)
-        make_run(root, "SoC", split="val", n=100, folder="val", images=place, names=names,
-                 sharpness=sharpness)
+        make_run(root, "SoC", split="val", n=100, folder="val", images=place, names=names, sharpness=sharpness)
         make_run(root, "TPT", folder="TPT", sharpness=sharpness)
     folders = [tmp_path / "test", tmp_path / "a" / "runs", tmp_path / "b" / "runs"]
     seen = []

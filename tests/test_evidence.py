@@ -34,11 +34,7 @@ GRADIENT = 1e-4  # of the gradient's norm
 
 METHODS = list(PUBLIC_CODE)
 IN_REFERENCE = [method for method in METHODS if method in reference.LAMBDA]
-PENALTIES = {
-    "CTPT": objectives.dispersion,
-    "OTPT": objectives.orthogonality,
-    "ATPT": objectives.nearest_angle,
-}
+PENALTIES = {"CTPT": objectives.dispersion, "OTPT": objectives.orthogonality, "ATPT": objectives.nearest_angle}
 # C-TPT maximises the dispersion. A-TPT's script for fine-grained data adds the angle to the loss,
 # where its paper subtracts it.
 SIGNS = {"CTPT": -1, "OTPT": 1, "ATPT": 1}

@@ -117,9 +117,7 @@ def library(kind: str, folder: Path) -> Library:
         lambda: test_hugging_face.library_text(model, folder, "a photo of a", kind))
 
 
-@pytest.mark.parametrize("kind", [
-    "openai", "open_clip:bert", "open_clip:coca", "hf:siglip", "hf:clip-new-eos",
-])
+@pytest.mark.parametrize("kind", ["openai", "open_clip:bert", "open_clip:coca", "hf:siglip", "hf:clip-new-eos"])
 def test_towers_of_every_family_take_noise(kind, tmp_path):
     """As the library's own tower with the same noise on its embeddings; and a prompt is trained."""
     made_models = pytest.importorskip("made_models")

@@ -117,9 +117,7 @@ def test_usage_errors_do_not_import_torch():
         "    try: train.main(words)\n"
         "    except ValueError as error: print(error, 'torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True)
     assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["False"] * 3
 
 

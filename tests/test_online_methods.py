@@ -153,8 +153,7 @@ def test_a_call_is_a_stream_and_an_adapter_continues_it(clip_model, method):
     ("TPT", ["TTA.RESET", "010"], "image, never, or"),
     ("TPT", ["TTA.RESET", "٣"], "image, never, or"),
     ("TDA", ["TTA.RESET", "never"], "TTA.RESET never works only with methods that tune by gradients"),
-    ("TDA", ["TRAINER.TDA.VALUES", "paper", "DATASET.NAME", "LandCover"],
-     "none are published for 'LandCover'"),
+    ("TDA", ["TRAINER.TDA.VALUES", "paper", "DATASET.NAME", "LandCover"], "none are published for 'LandCover'"),
 ])
 def test_settings_that_cannot_work(method, opts, message):
     with pytest.raises(ConfigError, match=message):
@@ -190,10 +189,7 @@ def test_a_context_that_is_not_finite_is_not_carried(clip_model, monkeypatch):
     images = encode_views(as_backbone(clip_model), make_views(images=2))
     state = trainer.state()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            type(trainer), "predict",
-            lambda self, views, text: torch.full((1, len(NAMES)), torch.nan),
-        )
+        patch.setattr(type(trainer), "predict", lambda self, views, text: torch.full((1, len(NAMES)), torch.nan))
         trainer.adapt(images[:1])
     for name, array in trainer.state().items():
         np.testing.assert_array_equal(array, state[name] + (name == "images"))
@@ -218,9 +214,7 @@ def run(run_method, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("method", "opts"), [*((method, ()) for method in ONLINE), ("TPT", ("TTA.RESET", 5))]
-)
+@pytest.mark.parametrize(("method", "opts"), [*((method, ()) for method in ONLINE), ("TPT", ("TTA.RESET", 5))])
 def test_interrupted_and_continued(run, method, opts, caplog):
     expected = run(method, "whole", *opts)
     with interrupted_at("cut/parts/state.npz", 2), pytest.raises(KeyboardInterrupt):

@@ -48,11 +48,11 @@ def finish(start):
 
 @pytest.fixture(scope="module")
 def begin(start):
-    """Makes a run that was interrupted after two of its three parts."""
-    def begin(folder: Path, *words: object, method: str = "ZeroShot") -> None:
-        with interrupted_at("parts/0*.npz", 2):
+    """Makes a run that was interrupted after some of its three parts."""
+    def begin(folder: Path, *words: object, method: str = "ZeroShot", parts: int = 2) -> None:
+        with interrupted_at("parts/0*.npz" if parts else "config.yaml", parts or 1):
             assert start(folder, *words, method=method).returncode == 130
-        assert len(list((folder / "parts").glob("0*.npz"))) == 2
+        assert len(list((folder / "parts").glob("0*.npz"))) == parts
     return begin
 
 
@@ -140,12 +140,13 @@ def test_a_run_owns_its_folder_from_its_first_part_on(start, begin, finish, tmp_
     assert results_of(run)["seed"] == 2
 
 
-def test_a_run_that_starts_again_has_the_defaults_that_it_began_with(begin, tmp_path):
+@pytest.mark.parametrize("parts", [0, 2])
+def test_a_run_that_starts_again_has_the_defaults_that_it_began_with(begin, tmp_path, parts):
     """--resume does not know those of a user's own yaml of a data set."""
     yaml = tmp_path / "mine.yaml"
     yaml.write_text("DATASET: {NAME: ImageFolder}\nOPTIM: {LR: 0.01}\n")
     run = tmp_path / "run"
-    begin(run, "--dataset-config-file", yaml, "TTA.STEPS", 2, method="TPT")
+    begin(run, "--dataset-config-file", yaml, "TTA.STEPS", 2, method="TPT", parts=parts)
     yaml.unlink()
     done = run_tool("train.py", "--resume", run)
     assert done.returncode == 0, done.stderr

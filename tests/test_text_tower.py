@@ -86,8 +86,7 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
     grad_text = torch.randn(1, len(NAMES), 48)
     gradients = []
     for group in (0, 2):
-        encoder = TextEncoder(
-            OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group))
+        encoder = TextEncoder(OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group))
         text, vjp = encoder.with_vjp(context[None])
         assert torch.allclose(text[0], expected, atol=1e-5)
         gradients.append(vjp(grad_text))
