@@ -9,7 +9,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from promptcal.trainers.reference import (class_logits, encode_prompts, most_confident_views, tokenize_prompts)
+from promptcal.trainers.reference import class_logits, encode_prompts, most_confident_views, tokenize_prompts
 from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
 
