@@ -144,17 +144,12 @@ def test_up_to_one_percent_of_failures_is_ranked_and_told(tmp_path, flagged, ski
     ({"changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-2222"]}}, "descriptions cupl-2222"),
 ])
 def test_seeds_that_differ_in_more_than_the_seed_are_never_pooled(tmp_path, changes, words):
-    first = {}
-    if "changed" in changes:
-        first = {"changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-1111"]}}
-    make_run(tmp_path, "SoC", seed=0, changes=first, folder="a")
+    make_run(tmp_path, "SoC", seed=0, folder="a")
     make_run(tmp_path, "SoC", seed=1, changes=changes, folder="b", sharpness=4.0)
-    row_names = []
-    for grid in compared(tmp_path):
-        row_names += labels(grid)
-        for (row, _), runs in grid.cells.items():
-            assert row.method != "SoC" or len(runs) == 1
-    assert words in "\n".join(row_names)
+    grids = compared(tmp_path)
+    for grid in grids:
+        assert max(map(len, seeds_of(grid, "SoC"))) == 1
+    assert words in "\n".join(label for grid in grids for label in labels(grid))
 
 
 def test_an_edit_within_a_release_is_not_pooled_by_way_of_another_release(tmp_path):

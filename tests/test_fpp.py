@@ -119,7 +119,7 @@ def library(kind: str, folder: Path) -> Library:
 
 @pytest.mark.parametrize("kind", ["openai", "open_clip:bert", "open_clip:coca", "hf:siglip", "hf:clip-new-eos"])
 def test_towers_of_every_family_take_noise(kind, tmp_path):
-    """As the library's own tower with the same noise on its embeddings; and a prompt is trained."""
+    """As the library's own tower with the same noise on its embeddings."""
     made_models = pytest.importorskip("made_models")
     theirs = library(kind, tmp_path)
     backbone = as_backbone(load_clip(theirs.name, "cpu"))
@@ -139,13 +139,6 @@ def test_towers_of_every_family_take_noise(kind, tmp_path):
         encoder = TextEncoder(backbone, tokens, budget=classes_at_once(group))
         noisy = encoder.text(context.expand(shape), noise)
         torch.testing.assert_close(noisy, torch.stack(expected), atol=1e-4, rtol=0)
-
-    distances = []
-    for steps in (1, 20):
-        opts = ("TRAINER.FPP.STEPS", steps)
-        prompt = make_trainer("FPP", backbone, *opts, names=made_models.NAMES).clip
-        distances.append((prompt.text - prompt.zero_shot_text).square().sum(-1).mean())
-    assert distances[1] < distances[0]
 
 
 def test_zero_shot_and_cots_refer_to_the_hand_written_prompt(clip_model):

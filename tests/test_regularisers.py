@@ -35,12 +35,9 @@ def test_terms_change_each_method(clip_model, method):
     plain = adapt(method, clip_model, NAMES, make_views()).logits
     without_weight = with_terms(method, clip_model, "ctpt:0,atpt:0")
     torch.testing.assert_close(without_weight, plain, atol=1e-4, rtol=0)
-    different = [plain]
-    for terms in ("ctpt:0.5", "otpt:0.5", "ctpt:0.5,otpt:0.5"):
-        logits = with_terms(method, clip_model, terms)
-        for other in different:
-            assert (logits - other).abs().max() > 1e-4
-        different.append(logits)
+    one = with_terms(method, clip_model, "ctpt:0.5")
+    two = with_terms(method, clip_model, "ctpt:0.5,otpt:0.5")
+    assert (one - plain).abs().max() > 1e-4 and (two - one).abs().max() > 1e-4
 
 
 def test_the_gradient_is_that_of_the_sum(clip_model):
