@@ -99,10 +99,8 @@ def test_weights_do_not_follow_a_file_that_is_overwritten(tmp_path, monkeypatch)
 @pytest.mark.parametrize(("changes", "message"), [
     ({}, "has neither OpenAI's format nor ours: use --backbone open_clip:MODEL@FILE .* hf:FOLDER"),
     ({"text_model.x": torch.ones(2, 2)}, "has neither OpenAI's format nor ours"),
-    ({"vocab_size": torch.tensor(1), "token_embedding.weight": torch.ones(64)},
-     "does not hold the weights of"),
-    ({"token_embedding.rows": torch.tensor([10**6])},
-     "does not hold the weights of an OpenAI CLIP"),
+    ({"vocab_size": torch.tensor(1), "token_embedding.weight": torch.ones(64)}, "does not hold the weights of"),
+    ({"token_embedding.rows": torch.tensor([10**6])}, "does not hold the weights of an OpenAI CLIP"),
 ])
 def test_files_of_other_models_are_refused(changes, message, tmp_path):
     """They may have OpenAI's tensor names but another activation, other heads or other pixels."""
@@ -169,9 +167,7 @@ def test_downloads_are_verified_and_atomic(host, clip_file, tmp_path):
     assert names(cache) == ["RN50.pt"]
 
 
-def test_weights_are_fetched_for_runs_without_a_network(
-    host, train, tmp_path, monkeypatch, caplog,
-):
+def test_weights_are_fetched_for_runs_without_a_network(host, train, tmp_path, monkeypatch, caplog):
     """On a login node by the command that a run without a network names."""
     cache = tmp_path / "home" / "cache"
     monkeypatch.setitem(WEIGHT_URLS, "RN101", f"{host.address}/none/RN101.pt")

@@ -9,7 +9,12 @@ import pytest
 from promptcal.trainers.report.arrange import arrange
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
-from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
+from promptcal.trainers.report.figures.select import (
+    report_figures,
+    rows_of_steps,
+    step_figures,
+    step_panels,
+)
 from promptcal.trainers.report.images import share_images
 from promptcal.trainers.report.layout import Differences, TableSpec, default_layout
 from promptcal.trainers.report.load import find_runs
@@ -261,7 +266,7 @@ def test_tables_of_values_and_choices_say_which_of_two_data_sets_of_one_name_the
                      settings={LAMBDA: value}, folder=f"{images} {value}")
     measured = measured_runs(tmp_path)
     table = table_by(measured.test, LAMBDA)
-    assert table.caption.endswith("Test images: UCF101 (a) 50.")
+    assert table.caption.endswith("Test images: UCF101 (a) 50; 20 bins.")
     assert "or the first one of equal size: UCF101 (b), 50 images." in "\n".join(table.notes)
     assert "the choice is made on 50 images (b), not on 50 (a)." in "\n".join(lambda_choice(measured).notes)
 
@@ -619,18 +624,25 @@ def test_of_a_run_and_its_copy_with_unreadable_images_the_whole_one_counts(tmp_p
     ({"facts": {"device": "NVIDIA A100"}}, "Devices differ between the rows (TPT: NVIDIA A100; SoC: cpu)."),
 ], ids=["precision", "pipeline", "views", "device"])
 def test_what_differs_between_the_rows_is_told_though_no_setting_says_so(tmp_path, tpt, words):
-    """Zero-shot predictions that are not the same are then no fault of the code."""
     make_run(tmp_path, "SoC", facts={"device": "cpu", "adapt_seconds_per_image": 0.1})
-    folder = make_run(tmp_path, "TPT", **tpt)
+    make_run(tmp_path, "TPT", **tpt)
+    (grid,) = compared(tmp_path)
+    assert words in "\n".join([*grid.notes, *metric_notes(grid, ["ece", "seconds"])])
+
+
+@pytest.mark.parametrize("changes", [
+    {"numerics.precision": "bf16"}, {"numerics.device_type": "cuda"},
+    {"views.pixels": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}},
+])
+def test_zero_shot_predictions_of_another_precision_or_input_are_no_fault_of_the_code(tmp_path, changes):
+    make_run(tmp_path, "SoC")
+    folder = make_run(tmp_path, "TPT", changes=changes)
 
     def reverse(arrays):
         arrays["zero_shot_logits"] = arrays["zero_shot_logits"][:, ::-1].copy()
 
-    if "numerics.precision" in tpt.get("changes", {}):
-        rewrite_predictions(folder, reverse)
-    (grid,) = compared(tmp_path)
-    notes = "\n".join([*grid.notes, *metric_notes(grid, ["ece", "seconds"])])
-    assert words in notes
+    rewrite_predictions(folder, reverse)
+    notes = "\n".join(compared(tmp_path)[0].notes)
     assert "recorded as the same" not in notes
 
 
@@ -753,6 +765,23 @@ def test_a_default_that_was_edited_within_a_sweep_is_told(tmp_path):
 
 # The verdict
 
+def test_every_table_and_figure_of_ece_states_the_number_of_bins(tmp_path):
+    """Of runs over lambda, steps and backbones, with a choice on validation images."""
+    for split in ("test", "val"):
+        for settings in ({}, {LAMBDA: 10.0}, {"TTA.STEPS": 2}, {"PROMPT.CTX_INIT": "itap of a"}):
+            make_run(tmp_path, "SoC", split=split, settings=settings,
+                     folder=f"{split} {list(settings)}")
+    make_run(tmp_path, "TDA", backbone="ViT-B/16")
+    options = {"bins": 10, "choose": ["LAMBDA"]}
+    tables = report_on(tmp_path, **options).tables
+    tables.append(table_by(measured_runs(tmp_path, bins=10).test, "backbone"))
+    for table in tables:
+        if any("ECE" in block.label for block in table.blocks):
+            assert "10 bins" in f"{table.caption} {' '.join(table.notes)}", table.title
+    captions = [figure.caption for figure in report_figures(compared(tmp_path, bins=10))]
+    assert len(captions) > 5 and all("10 bins" in caption for caption in captions)
+
+
 
 def test_methods_of_equal_ece_are_all_named_as_the_lowest(tmp_path):
     for trainer in ("TPT", "CTPT", "SoC"):
@@ -786,7 +815,7 @@ def test_one_and_two_steps_are_averaged_over_the_data_sets_that_all_methods_have
         cell = grid.cells[one_step, columns[0]]
         assert panels[label].before == pytest.approx(100 * cell[0].value("ece"))
     figure = next(step_figures(grid))
-    assert figure.caption.endswith("Test images: UCF101 400.")
+    assert figure.caption.endswith("Test images: UCF101 400. 20 bins.")
 
 
 # What a report does not know

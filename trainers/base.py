@@ -24,7 +24,7 @@ from ..datasets import DataOptions, Dataset, build_dataset
 from ..datasets.build import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
-from ..datasets.streams import WINDOW, classes_in_window
+from ..datasets.selection import WINDOW, classes_in_window
 from ..datasets.utils.cli import LOGGER
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from ..datasets.views.kernel_cache import view_pipeline
@@ -41,7 +41,7 @@ from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, read_predictions
 from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
-from .vlm.class_texts import ClassTexts
+from .vlm.class_texts import ClassTexts, find_templates
 from .vlm.loading import load_backbone, warn_of_small, weights_hash
 from .vlm.numerics import (
     BF16_WARNING,
@@ -52,7 +52,6 @@ from .vlm.numerics import (
 )
 from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
-from .vlm.templates import find_templates
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +195,8 @@ class BaseTrainer:
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             refuse_cache_in_run(self.cfg.CACHE.DIR, run_path(self.cfg))
+            for folder in (run_path(self.cfg), self.cfg.CACHE.DIR):
+                refuse_among_classes(folder, self.data.dataset)
             if overwrite:
                 refuse_prompt_in_run(self.cfg.MODEL.INIT_WEIGHTS, run_path(self.cfg))
             asked = self.asked_run(overwrite)
@@ -615,6 +616,23 @@ def refuse_cache_in_run(cache_dir: str, run_folder: Path) -> None:
     if run_folder.absolute() in (cache, *cache.parents):
         raise ConfigError(f"CACHE.DIR {cache_dir} is inside the folder of the run: choose one "
                           f"beside it, which other runs can use too")
+
+
+def refuse_among_classes(folder: str | Path, dataset: Dataset) -> None:
+    """Refuses a folder where the next run would take it for a class of images.
+
+    Args:
+        folder: The folder of the run, or of the cache; "" = none.
+        dataset: The images.
+    """
+    if not folder:
+        return
+    path = Path(folder).expanduser().resolve()
+    for parent in dataset.class_parents:
+        if parent.resolve() in path.parents:
+            raise ConfigError(f"{folder} is inside {parent}, where every folder is a class of "
+                              f"images: run the command elsewhere, or choose another --output-dir "
+                              f"and CACHE.DIR")
 
 
 def refuse_prompt_in_run(prompt: str, run_folder: Path) -> None:

@@ -11,24 +11,60 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from yacs.config import CfgNode
 
+from ...datasets.build import EvalData
 from ...datasets.utils.cli import Terminated
 from ...datasets.utils.errors import ConfigError, DataError, UserError, machine_fault, one_line
 from ..config.settings import event_folders
 from ..functional.posthoc import StrongViews
+from ..runs.dist import Distributed
 from ..runs.run_dir import Columns, RunDir, batched, concatenate
 from ..runs.tensorboard import Progress
-from ..vlm.numerics import is_gpu, peak_memory
+from ..vlm.numerics import Numerics, is_gpu, peak_memory
+from ..vlm.prompted_clip import PromptedCLIP
 from .adapted import Adapted
 from .features import FeatureBatch, ViewStore
-from .method import Method
 
 logger = logging.getLogger(__name__)
+
+
+class Method(Protocol):
+    """A method with its settings, model and data. `BaseTrainer` is one."""
+
+    cfg: CfgNode
+    dist: Distributed
+    online: bool  # carries state from image to image
+
+    @property
+    def data(self) -> EvalData:
+        """The images of the run."""
+
+    @property
+    def clip(self) -> PromptedCLIP:
+        """The model with class names and the initial prompt."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """Device, precision, and how many images are adapted at once."""
+
+    @property
+    def num_views(self) -> int:
+        """Number of views of each image that the method uses."""
+
+    def adapt(self, views: Tensor) -> Adapted:
+        """Predictions for B images, given as unit view features (B, V, d)."""
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Online methods: a copy of the state."""
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Online methods: restores a state that `state()` returned."""
 
 
 class Stopwatch:

@@ -13,10 +13,12 @@ from ...datasets.base import dataset_label, run_name
 from ...datasets.build import EvalData
 from ...datasets.columns import parse_columns
 from ...datasets.identity import ImageIdentity
+from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.source import (
     hash_files,
     imported_files,
     is_plugin,
+    is_replaced,
     plugin_source,
     source_file,
 )
@@ -176,6 +178,8 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
     }
     if identity.groups:
         section["groups"] = identity.groups
+    if data.dataset.difference:
+        section["difference"] = data.dataset.difference
     return section
 
 
@@ -302,6 +306,12 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
         for cls in method.__mro__:
             if cls is object or is_plugin(cls) or cls.__module__ == LIFE_CYCLE:
                 continue
+            for name in vars(cls):
+                if is_replaced(cls, name):
+                    raise ConfigError(
+                        f"{name} of {cls.__name__} was replaced by other code, so it is no longer "
+                        f"that method: derive a class from {cls.__name__} and define {name} there"
+                    )
             path = source_file(cls)
             if path is not None:
                 # Files of this package are known without links, as FORMULAS is.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from matplotlib.figure import Figure
 
+from ....datasets.utils.cli import counted
 from ....datasets.utils.errors import one_line
 from ...functional.arrays import Array, ArrayLike
 from ...functional.calibration import selective
@@ -96,7 +97,7 @@ def captioned(
     grid: Grid, name: str, words: str, figure: Figure, columns: Sequence[Column] = (),
     all_seeds: bool = True,
 ) -> NamedFigure:
-    """A figure whose caption ends with the test images, and says if it shows one of several seeds.
+    """A figure whose caption has test images and bins, and says if it shows one of several seeds.
 
     Args:
         grid: The runs.
@@ -106,7 +107,7 @@ def captioned(
         columns: The columns whose images it shows; () for all.
         all_seeds: Whether it shows the mean of all seeds, or the first one.
     """
-    caption = f"{words} {grid.images(columns)}"
+    caption = f"{words} {grid.images(columns)} {counted(grid.bins, 'bin')}."
     if not all_seeds and any(len(cell) > 1 for cell in grid.cells.values()):
         caption += " First seed of each."
     return NamedFigure(name, caption, figure)
@@ -230,7 +231,7 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
     for (row, column), cell in grid.cells.items():
         panel = diagram(row.method, *cell[0].tuned, cell[0].bins)
         rows[legend_style(grid, row)][grid.column_label(column)] = panel
-    words = (f"Reliability, {grid.heading}, {grid.bins} bins, first seed of each run. Red hatching "
+    words = (f"Reliability, {grid.heading}, first seed of each run. Red hatching "
              "above a bar is over-confidence; the strip shows the density of the samples.")
     return captioned(grid, name, words, draw_grid(rows))
 
