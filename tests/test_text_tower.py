@@ -95,7 +95,7 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
 
 @pytest.mark.parametrize("position", ["end", "middle"])
 def test_padding_changes_nothing(clip_model, monkeypatch, position):
-    """As on a GPU, with one block for all prompts: in value and gradient, alone and fused."""
+    """As on a GPU, with two blocks for all prompts: in value and gradient, alone and fused."""
     context = initial_context(OpenAIBackbone(clip_model), "a photo of a").expand(2, -1, -1)
     tokens = class_tokens(NAMES, TOKENIZER)
     find = ClassTokenPosition.find(position, NAMES, TOKENIZER)
@@ -103,7 +103,7 @@ def test_padding_changes_nothing(clip_model, monkeypatch, position):
     results = []
     for is_gpu in (False, True):
         monkeypatch.setattr("promptcal.trainers.vlm.text_tower.is_gpu", lambda _, is_gpu=is_gpu: is_gpu)
-        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.BLOCKS_ON_GPU", 1)
+        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.BLOCKS_ON_GPU", 2)
         tower = TextTower(OpenAIBackbone(clip_model).text, tokens, position=find)
         assert (tower.tokens > sum(map(len, tokens))) == is_gpu
         leaf = context.clone().requires_grad_()
