@@ -21,7 +21,7 @@ from promptcal.trainers.report.core import MeasuredRuns, make_tests, measure, wr
 from promptcal.trainers.report.grid import Grid
 from promptcal.trainers.report.layout import Layout, default_layout
 from promptcal.trainers.report.load import FinishedRun, find_runs, read_run
-from promptcal.trainers.report.table_model import Entry, Table
+from promptcal.trainers.report.table import Entry, Table
 from promptcal.trainers.report.verdict import Verdict
 from promptcal.trainers.runs.record import RunRecord, content_hash
 from promptcal.trainers.runs.run_dir import RunDir

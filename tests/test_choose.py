@@ -9,8 +9,7 @@ from promptcal.trainers.experiments.plan import expand
 from promptcal.trainers.experiments.planned_run import work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
 from promptcal.trainers.experiments.workspace import Workspace
-from promptcal.trainers.report.candidates import refers_to
-from promptcal.trainers.report.choices import choice_tables
+from promptcal.trainers.report.choices import choice_tables, refers_to
 from promptcal.trainers.report.export import export_runs
 
 from common import run_tool

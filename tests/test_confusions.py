@@ -10,13 +10,11 @@ from promptcal.trainers.report.arrange import arrange
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
 from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
-from promptcal.trainers.report.images import share_images
-from promptcal.trainers.report.layout import Differences, TableSpec, default_layout
+from promptcal.trainers.report.layout import PLAIN, TableSpec, default_layout
+from promptcal.trainers.report.layout_tables import spec_tables
 from promptcal.trainers.report.load import find_runs
-from promptcal.trainers.report.pairs import PairTests
-from promptcal.trainers.report.published_rows import PublishedOptions
-from promptcal.trainers.report.spec_tables import spec_tables
-from promptcal.trainers.report.tables import metric_notes
+from promptcal.trainers.report.pairs import PairTests, share_images
+from promptcal.trainers.report.report_tables import metric_notes
 
 from common import run_tool
 from made_runs import (
@@ -562,7 +560,7 @@ def test_columns_of_prompts_of_as_many_shots_are_named_by_their_protocol(tmp_pat
 
 def table_by(measured, columns: str):
     spec = TableSpec(name="t", title="t", columns=columns, metrics=["accuracy"])
-    (table,) = spec_tables(measured, spec, PublishedOptions(), Differences())
+    (table,) = spec_tables(measured, spec, PLAIN)
     return table
 
 
@@ -718,7 +716,7 @@ def test_a_table_of_values_says_where_its_cells_have_other_seeds(tmp_path):
             make_run(tmp_path, "SoC", seed=seed, settings={LAMBDA: value})
     measured = measured_runs(tmp_path).test
     spec = TableSpec("t", "Values", LAMBDA, metrics=["ece"])
-    (table,) = spec_tables(measured, spec, PublishedOptions(), Differences())
+    (table,) = spec_tables(measured, spec, PLAIN)
     assert "view seeds differ between the cells (SoC, λ 30: 0; SoC, λ 10: 0, 1)" in "\n".join(
         table.notes)
 
@@ -758,7 +756,7 @@ def test_a_run_whose_images_fell_back_is_the_lowest_of_no_prompt(tmp_path):
         make_run(tmp_path, "TPT", settings={key: words}, flagged=400)
         make_run(tmp_path, "SoC", settings={key: words}, sharpness=3.0)
     spec = TableSpec("prompts", "Prompts", "prompts", rows=[key], metrics=["ece"])
-    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
+    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PLAIN)
     mean_of_tpt = entry(table, "ECE", "TPT", "UCF101: mean").value
     assert mean_of_tpt < entry(table, "ECE", "SoC", "UCF101: mean").value
     assert entry(table, "ECE", "TPT", "UCF101: lowest of 2") is None
@@ -776,7 +774,7 @@ def test_what_was_not_run_at_the_severity_of_a_table_is_named(tmp_path):
     make_run(tmp_path, "SoC", images="fog 3", names=numbered("fog 3", 400), settings={LAMBDA: 10.0},
              changes={"data.corruption": "fog", "data.severity": 3})
     spec = TableSpec("corruptions", "Corruptions", "corruption")
-    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
+    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PLAIN)
     (note,) = [note for note in table.notes if note.startswith("Not run at severity 5")]
     for words in ("TPT on fog (up to 3)", "SoC on snow (up to 3)", "SoC, λ 10 on fog (up to 3)"):
         assert words in note
@@ -806,7 +804,7 @@ def test_rows_of_a_table_of_values_have_labels_that_tell_them_apart(tmp_path):
     make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, changes={"numerics.precision": "bf16"})
     make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, n=100, folder="pilot")
     spec = TableSpec("t", "Values", LAMBDA, metrics=["ece"])
-    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PublishedOptions(), Differences())
+    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PLAIN)
     assert sorted(row_labels(table)) == ["SoC, bf16", "SoC, fp32"]
     assert "UCF101, 400 images, UCF101, 100 images" in "\n".join(table.notes)
     assert table.caption.endswith("no data set is common to all cells.")

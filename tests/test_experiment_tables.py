@@ -9,7 +9,7 @@ from promptcal.trainers.experiments.layouts.build import build_layout
 from promptcal.trainers.experiments.outcome import measure_runs, write_outcome
 from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report import published
-from promptcal.trainers.report.layout_figures import FIGURES
+from promptcal.trainers.report.figures.select import FIGURES
 
 from finished_experiments import finished_runs, outcome_of, plan_of
 from made_runs import entry, make_record

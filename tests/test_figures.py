@@ -6,16 +6,11 @@ import pytest
 from matplotlib.colors import to_hex
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
+from promptcal.trainers.report.core import write_figures
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
-from promptcal.trainers.report.figures.comparison import (
-    BeforeAfter,
-    Point,
-    draw_plane,
-    pareto_front,
-)
+from promptcal.trainers.report.figures.comparison import BeforeAfter, Point, draw_plane, pareto_front
+from promptcal.trainers.report.figures.select import layout_figures
 from promptcal.trainers.report.layout import Layout
-from promptcal.trainers.report.layout_figures import layout_figures
-from promptcal.trainers.report.write import write_figures
 
 from made_runs import make_run, measured_runs, numbered, simulate
 

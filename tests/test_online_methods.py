@@ -10,7 +10,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.report import main as report
 from promptcal.trainers import TRAINER_REGISTRY, Adapter, adapt, build_cfg
 from promptcal.trainers.functional.objectives import class_logits, confident_views, unit
-from promptcal.trainers.report.figures.stream import running
+from promptcal.trainers.report.figures.comparison import running
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 from promptcal.trainers.tda import PAPER
 from promptcal.trainers.vlm.image_tower import encode_views

@@ -8,8 +8,7 @@ from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.intervals import Estimate
 from promptcal.trainers.functional.significance import compare_calibration, holm, shaffer
 from promptcal.trainers.report.pairs import ASSUMPTIONS, Pair, PairTests, pairs_table
-from promptcal.trainers.report.render import latex
-from promptcal.trainers.report.table_model import Entry
+from promptcal.trainers.report.table import Entry, latex
 from promptcal.trainers.report.verdict import judge, pair_sentence
 
 from made_runs import compared, entry, make_run

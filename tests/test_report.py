@@ -7,15 +7,14 @@ import subprocess
 import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import DataError
-from promptcal.trainers.report import render
+from promptcal.trainers.report.core import write_figures
 from promptcal.trainers.report.figures import style
-from promptcal.trainers.report.figures.select import NamedFigure, report_figures, sals_groups
+from promptcal.trainers.report.figures.select import report_figures, sals_groups
+from promptcal.trainers.report.figures.style import NamedFigure
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.metrics import METRICS, Metric
-from promptcal.trainers.report.published_rows import PublishedOptions
-from promptcal.trainers.report.special_tables import decision_table, metric_tables
-from promptcal.trainers.report.tables import results_table
-from promptcal.trainers.report.write import write_figures
+from promptcal.trainers.report.report_tables import decision_table, metric_tables, results_table
+from promptcal.trainers.report.table import LATEX_HEAD, latex, markdown, terminal, to_csv
 
 from common import run_tool
 from folders import names
@@ -29,8 +28,6 @@ from made_runs import (
     report_on,
     verdict_of,
 )
-
-NONE = PublishedOptions()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +50,7 @@ def test_subsets_of_one_data_set_never_enter_one_average(tmp_path):
     verdict = verdict_of(main)
     assert verdict.sentence == sentence
     assert verdict.basis.endswith("300 test images: UCF101 300.")
-    table = results_table(main, "t", "", ["ece"], NONE)
+    table = results_table(main, "t", "", ["ece"])
     assert table.columns == ["UCF101, 300 images", "UCF101, 100 images", "EuroSAT"]
     note, = [note for note in table.notes if "several sets of test images" in note]
     assert "300, 100" in note and "use the largest" in note
@@ -123,13 +120,13 @@ def two_best(samples):
 
 
 def test_markdown_terminal_and_csv(benchmark):
-    table = results_table(benchmark, "t", "Title_1", ["ece"], NONE)
-    text = render.markdown(table)
+    table = results_table(benchmark, "t", "Title_1", ["ece"])
+    text = markdown(table)
     assert "### Title\\_1" in text
     soc = entry(table, "ECE", "SoC", "UCF101")
     assert f"**{soc.text}** {soc.spread} ({soc.delta})" in text
-    assert f"*{soc.text} {soc.spread} ({soc.delta})" in render.terminal(table)
-    lines = csv.DictReader(render.to_csv([table]).splitlines())
+    assert f"*{soc.text} {soc.spread} ({soc.delta})" in terminal(table)
+    lines = csv.DictReader(to_csv([table]).splitlines())
     line = next(line for line in lines if (line["row"], line["column"]) == ("SoC", "UCF101"))
     assert float(line["value"]) == soc.value  # not rounded
     assert (line["best"], line["published"]) == ("1", "0")
@@ -139,10 +136,10 @@ def test_markdown_terminal_and_csv(benchmark):
 def test_latex_compiles(benchmark, tmp_path):
     odd = r"Odd & signs_100% #1 $x$ {} ~ ^ \ λ “q” 漢"
     tables = [
-        results_table(benchmark, "a", odd, ["accuracy", "ece"], NONE),
+        results_table(benchmark, "a", odd, ["accuracy", "ece"]),
         *metric_tables(benchmark, "b"),
     ]
-    body = render.LATEX_HEAD + "".join(map(render.latex, tables))
+    body = LATEX_HEAD + "".join(map(latex, tables))
     head = r"\documentclass{article}\usepackage{booktabs,graphicx,xcolor}\begin{document}"
     (tmp_path / "t.tex").write_text(f"{head}{body}\\end{{document}}", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]

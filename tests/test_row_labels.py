@@ -7,17 +7,13 @@ import subprocess
 import numpy as np
 import pytest
 from promptcal.trainers.config.settings import setting_words
-from promptcal.trainers.report import render
 from promptcal.trainers.report.figures.select import reliability_figure, sals_groups
-from promptcal.trainers.report.published_rows import PublishedOptions
-from promptcal.trainers.report.special_tables import decision_table, metric_tables
-from promptcal.trainers.report.table_model import Entry
-from promptcal.trainers.report.tables import results_table
+from promptcal.trainers.report.report_tables import decision_table, metric_tables, results_table
+from promptcal.trainers.report.table import Entry, latex, markdown, to_csv
 
 from common import run_tool
 from made_runs import by_label, compared, entry, labels, make_run, report_on, verdict_of
 
-NONE = PublishedOptions()
 LAMBDA = "TRAINER.SOC.LAMBDA"
 
 
@@ -41,10 +37,10 @@ def test_a_methods_only_runs_with_other_settings_do_not_have_its_bare_name(tmp_p
     assert {"values tuned per set on test labels", "16 views"} <= set(tda.split(", "))
     verdict = verdict_of(main)
     assert verdict.best == "R-TPT, ctpt:20,otpt:5" and "R-TPT, ctpt:20,otpt:5" in verdict.sentence
-    table = results_table(main, "t", "", ["ece"], NONE)
-    latex = render.latex(table)
-    assert "TPT, hingepairs:50 &" in latex and "\nTPT &" not in latex
-    lines = csv.DictReader(render.to_csv([table]).splitlines())
+    table = results_table(main, "t", "", ["ece"])
+    tex = latex(table)
+    assert "TPT, hingepairs:50 &" in tex and "\nTPT &" not in tex
+    lines = csv.DictReader(to_csv([table]).splitlines())
     assert "TPT, hingepairs:50" in {line["row"] for line in lines}
     assert "TPT, hingepairs:50" in by_label(sals_groups(main)["UCF101"])
 
@@ -55,7 +51,7 @@ def test_settings_that_differ_between_data_sets_are_never_averaged(tmp_path):
         make_run(tmp_path, "OTPT", dataset)
     main, = compared(tmp_path)
     assert labels(main) == ["Zero-shot", "O-TPT", "SoC", "SoC, λ 5"]
-    assert "Average" not in results_table(main, "t", "", ["ece"], NONE).columns
+    assert "Average" not in results_table(main, "t", "", ["ece"]).columns
     texts = set()
     for axes in reliability_figure(main, "r").figure.axes:
         texts |= {axes.get_title(), axes.get_ylabel()}
@@ -109,7 +105,7 @@ def test_a_part_of_a_data_set_is_not_its_column(tmp_path):
             changes = {"data.subset": part}
             make_run(tmp_path, trainer, folder=f"{part}/{trainer}", images=part, changes=changes)
         main, = compared(tmp_path / part)
-        table = results_table(main, "t", "", ["accuracy"], NONE)
+        table = results_table(main, "t", "", ["accuracy"])
         assert table.columns == [f"UCF101 ({part})"]
         assert f"UCF101 ({part}) 400" in verdict_of(main).basis
     several, = compared(tmp_path)
@@ -138,7 +134,7 @@ def test_one_prompt_per_seed_is_one_row(tmp_path):
     for (row, _), cell in main.cells.items():
         if row.label in (soc, untuned):
             assert len(cell) == 2
-    table = results_table(main, "t", "", ["ece"], NONE)
+    table = results_table(main, "t", "", ["ece"])
     assert entry(table, "ECE", soc, "Average").std > 0
     assert entry(table, "ECE", soc, "UCF101").seeds == 2
 
@@ -166,7 +162,7 @@ def test_what_is_not_a_number_has_no_spread(tmp_path):
     table = decision_table(compared(tmp_path)[0], "t", "")
     auroc = entry(table, "UCF101", "SoC", "AUROC (%)")
     assert (auroc.text, auroc.spread, auroc.std) == ("–", "", None)
-    text = render.markdown(table) + render.latex(table)
+    text = markdown(table) + latex(table)
     assert "nan" not in text and "± is the sample standard deviation over seeds" in text
     assert Entry(float("nan"), std=float("nan")).spread == ""
     assert Entry(1.0, low=float("nan"), high=1.0).spread == ""

@@ -10,10 +10,9 @@ from promptcal.trainers.report.figures.select import (
     rows_of_steps,
     step_panels,
 )
-from promptcal.trainers.report.layout import Layout, TableSpec
+from promptcal.trainers.report.layout import PLAIN, Layout, TableSpec
 from promptcal.trainers.report.load import find_runs
-from promptcal.trainers.report.published_rows import PublishedOptions
-from promptcal.trainers.report.tables import results_table
+from promptcal.trainers.report.report_tables import results_table
 
 from made_runs import (
     by_label,
@@ -29,13 +28,12 @@ from made_runs import (
 )
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
-NONE = PublishedOptions()
-SOC = PublishedOptions(published.SOC)
+SOC = Layout(published=published.SOC)
 
 
-def table_with(grid, *metrics: str, published_options=NONE):
+def table_with(grid, *metrics: str, layout=PLAIN):
     """The table of these metrics; none = ECE."""
-    return results_table(grid, "t", "", metrics or ["ece"], published_options)
+    return results_table(grid, "t", "", metrics or ["ece"], layout)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ def size(dataset: str) -> int:
 
 def test_paper_layout(benchmark):
     main, = compared(benchmark)
-    table = results_table(main, "t", "title", ["accuracy", "ece"], NONE)
+    table = results_table(main, "t", "title", ["accuracy", "ece"])
     assert table.columns == ["Pets", "UCF101", "EuroSAT", "Average"]
     assert row_labels(table) == [
         "Zero-shot", "TPT", "C-TPT", "O-TPT", "SoC",
@@ -161,7 +159,7 @@ def test_coop_saw_labels_and_is_no_rival(tmp_path):
 
 
 def published_rows(root) -> list[str]:
-    table = table_with(compared(root)[0], published_options=SOC)
+    table = table_with(compared(root)[0], layout=SOC)
     return [row.label for row in table.blocks[0].rows if row.published]
 
 
@@ -196,7 +194,7 @@ def test_published_rows_are_labelled_and_never_compared(tmp_path):
     for dataset in ("EuroSAT", "UCF101"):
         for trainer in ("OTPT", "SoC"):
             make_run(tmp_path, trainer, dataset, n=size(dataset))
-    table = table_with(compared(tmp_path)[0], "ece", "ece_sals", published_options=SOC)
+    table = table_with(compared(tmp_path)[0], "ece", "ece_sals", layout=SOC)
     assert entry(table, "ECE (", f"O-TPT {table_of(1)}", "EuroSAT").text == "17.7"
     assert entry(table, "ECE + SaLS", f"SoC {table_of(10)}", "EuroSAT").text == "3.4"
     for block in table.blocks:
@@ -212,14 +210,14 @@ def test_published_rows_are_labelled_and_never_compared(tmp_path):
 def test_the_papers_average_stands_beside_the_same_sets(tmp_path):
     for dataset in ("ImageNetA", "ImageNetV2", "ImageNetR", "ImageNetSketch"):
         make_run(tmp_path, "SoC", dataset, n=size(dataset), classes=2)
-    table = table_with(compared(tmp_path)[0], published_options=SOC)
+    table = table_with(compared(tmp_path)[0], layout=SOC)
     assert entry(table, "ECE", f"SoC {table_of(2)}", "Average").text == "8.4"
 
 
 def test_nothing_published_stands_beside_the_small_clip(tmp_path):
     make_run(tmp_path, backbone="small", n=30)
     (grid,) = compared(tmp_path)
-    table = table_with(grid, published_options=SOC)
+    table = table_with(grid, layout=SOC)
     assert not [row for row in table.blocks[0].rows if row.published]
     assert "Fillioux et al. (2026) print no numbers for small CLIP" in "\n".join(table.notes)
 

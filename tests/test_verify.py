@@ -23,7 +23,7 @@ from promptcal.trainers.experiments.layouts.verify import (
 from promptcal.trainers.experiments.outcome import write_outcome
 from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report import published
-from promptcal.trainers.report.make_grid import grid_of
+from promptcal.trainers.report.grid import grid_of
 from promptcal.trainers.vlm.small import card_results
 
 from common import PROJECT, run_tool

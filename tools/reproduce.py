@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         reproduce,
     )
     from promptcal.trainers.experiments.workspace import Workspace
-    from promptcal.trainers.report.render import terminal
+    from promptcal.trainers.report.table import terminal
 
     log_to_terminal()
     workspace = Workspace(

@@ -392,7 +392,7 @@ def check_experiment(experiment: Experiment, where: str) -> None:
         experiment: The experiment as its yaml file defines it.
         where: Name of the file, for messages.
     """
-    from ..report.layout_figures import FIGURES  # imports torch and matplotlib
+    from ..report.figures.select import FIGURES
     from ..report.metrics import known_metrics
 
     try:

@@ -14,7 +14,7 @@ from ..report.layout import Layout
 from ..report.load import FinishedRun, name_below, read_run
 from ..report.measure import Measured
 from ..report.page import render
-from ..report.table_model import Table
+from ..report.table import Table
 from .definition import Experiment
 from .finished_runs import FinishedRuns
 from .layouts import layout_fields

@@ -19,7 +19,7 @@ from ..config.names import path_safe, run_path
 from ..config.settings import Role, changed_settings, effective_settings, find_setting
 from ..coop import CoOp
 from ..registry import method_key
-from ..report.candidates import refers_to
+from ..report.choices import refers_to
 from ..runs.record import canonical_json
 from .definition import DatasetPlace, Experiment, RunGroup, find_dataset
 from .planned_run import PlannedRun, data_folder

@@ -13,8 +13,7 @@ from ...datasets.views.images import open_image
 from ..api import Adapter
 from ..functional.objectives import class_logits, entropy
 from ..registry import ZERO_SHOT, method_info
-from ..report.page import render
-from ..report.thumbnails import data_uri
+from ..report.page import data_uri, render
 from ..tpt import TPT
 from ..vlm.prompt_words import CAVEAT, NearestWords, nearest_words
 from .predict import Prediction

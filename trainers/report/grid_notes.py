@@ -7,8 +7,7 @@ from itertools import combinations
 from ...datasets.utils.cli import counted
 from ..registry import method_info
 from ..runs.record import WORDS, RunRecord
-from .grid import Column, Grid, Row
-from .make_grid import may_be_of_1_0
+from .grid import Column, Grid, Row, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
 

@@ -7,7 +7,7 @@ from typing import Any
 from ...config import CONFIGS
 from ...config.safe_yaml import read_yaml
 from ...report import published as paper
-from ...report.candidates import refers_to
+from ...report.choices import refers_to
 from ...report.layout import BASELINE, Differences, Layout, TableSpec
 from ..definition import Experiment
 from ..workspace import Workspace

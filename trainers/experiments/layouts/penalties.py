@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ...registry import method_info
 from ...report import published as paper
-from ...report.published_rows import published_lines
-from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ...report.cells import published_lines
+from ...report.table import Entry, RowBlock, Table, TableRow
 from ..finished_runs import FinishedRuns
 
 Count = Callable[[int, int], int]  # (K, d) -> operations

@@ -22,7 +22,7 @@ from ...config.names import backbone_name, path_safe
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
-from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ...report.table import Entry, RowBlock, Table, TableRow
 from ..definition import DatasetPlace
 from ..finished_runs import FinishedRuns
 from ..plan import configure

@@ -1,4 +1,4 @@
-"""Which figures the runs allow, with their data and captions.
+"""Which figures the runs allow, or a layout names, with their data and captions.
 
 Other files in this folder draw them.
 """
@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,36 +17,31 @@ from ....datasets.utils.errors import one_line
 from ...functional.arrays import Array, ArrayLike
 from ...functional.calibration import selective
 from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
-from ..grid import Column, Grid, Row, largest_of_each_family
+from ..arrange import by_backbone
+from ..grid import Column, Grid, Row, grid_of, largest_of_each_family, select, value_of
+from ..layout import Layout
+from ..layout_tables import by_dataset, grid_texts
 from ..measure import Measured
 from ..sentences import listed
 from .class_pairs import draw_pair_errors, pair_errors_of
 from .comparison import (
     BeforeAfter,
     Point,
+    Running,
     draw_pairs,
     draw_plane,
     draw_prompts,
     draw_severities,
+    draw_stream,
     mean_point,
+    running,
 )
 from .reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
-from .stream import Running, draw_stream, running
-from .style import lighter
+from .style import NamedFigure, lighter
 
 logger = logging.getLogger(__name__)
-
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the SoC paper compares
 LONGEST_SLUG = 100  # letters; a file name may have 255 bytes
-
-
-@dataclass(frozen=True)
-class NamedFigure:
-    """A figure with its file name and caption."""
-
-    name: str
-    caption: str
-    figure: Figure
 
 
 def skip_on_error(
@@ -608,3 +603,102 @@ def slug(text: str) -> str:
     if len(name) <= LONGEST_SLUG:
         return name
     return f"{name[:LONGEST_SLUG]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+# Every function that makes figures takes the test runs and the layout.
+MakeFigures = Callable[[Sequence[Measured], Layout], Iterator[NamedFigure]]
+ORDER = "TEST.ORDER"
+
+
+def layout_figures(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """The figures of a layout. One that cannot be drawn is left out with a warning."""
+    for name in layout.figures:
+        yield from skip_on_error(FIGURES[name], measured, layout)
+
+
+def grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:
+    """The runs of each backbone, with labels that state the layout's settings."""
+    arranged = []
+    for backbone in by_backbone(measured):
+        arranged.append(grid_of(backbone.runs, backbone.label, backbone.label, layout.rows))
+    return arranged
+
+
+def reliability(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Reliability diagrams of the data sets in the paper's main text, then those of all."""
+    main = layout.study.get("main", [])
+    chosen = select(measured, lambda record: record.data["dataset"] in main)
+    for grid in grids(chosen, layout):
+        yield reliability_figure(grid, "reliability_main")
+    for grid in grids(measured, layout):
+        yield reliability_figure(grid, "reliability_all")
+
+
+def sals(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE of the tuned methods without and with SaLS."""
+    for grid in grids(measured, layout):
+        yield from sals_figures(grid, "sals")
+
+
+def selective_together(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Selective accuracy on the images of all common data sets together."""
+    for grid in grids(measured, layout):
+        columns = grid.common_columns()
+        if columns:
+            yield selective_figure(grid, columns, "selective")
+
+
+def class_pairs(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """The mistakes of all methods by pair of classes, for each data set."""
+    for grid in grids(measured, layout):
+        for column in grid.columns:
+            yield from pair_figures(grid, column)
+
+
+def plane_over_lambda(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Accuracy and ECE over λ, for each data set."""
+    for grid in grids(measured, layout):
+        yield from lambda_figures(grid)
+
+
+def steps(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE and accuracy after one and after two steps."""
+    for grid in grids(measured, layout):
+        yield from step_figures(grid)
+
+
+def prompts(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE by initial prompt and method, for each data set."""
+    for grid in grids(measured, layout):
+        for column in grid.columns:
+            yield prompt_figure(grid, column)
+
+
+def severity(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE and accuracy against the severity, for each data set."""
+    for name, runs in by_dataset(measured).items():
+        for grid in grids(runs, layout):
+            yield from severity_figures(grid, name, grid_texts(grid))
+
+
+def streams(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """For each order and data set the online methods over the stream."""
+    by_order: dict[str, list[Measured]] = {}
+    for run in measured:
+        order = value_of(ORDER, run.record)
+        if order is not None:
+            by_order.setdefault(str(order), []).append(run)
+    for order, runs in by_order.items():
+        for grid in grids(runs, layout):
+            texts = grid_texts(grid)
+            for column in grid.columns:
+                for figure in stream_figures(grid, column, f"_{order}"):
+                    caption = f"Order of the images: {order}. {figure.caption} {texts}"
+                    yield NamedFigure(figure.name, caption, figure.figure)
+
+
+FIGURES: Mapping[str, MakeFigures] = {
+    "reliability": reliability, "sals": sals, "selective": selective_together,
+    "class_pairs": class_pairs, "lambda": plane_over_lambda, "steps": steps, "prompts": prompts,
+    "severity": severity, "streams": streams,
+}

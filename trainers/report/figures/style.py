@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from ....datasets.utils.files import write_bytes
 # Widths of a figure in inches, in a column and across the page
 COLUMN = 3.4
 PAGE = 7.0
-
 INK = "#222222"
 GREY = "#666666"
 FAINT = "#C9C9C9"
@@ -43,7 +43,6 @@ THEMED = {
     OVER: "--over",
     UNDER: "--under",
 }
-
 RC: Any = {
     "font.family": "sans-serif",
     "font.size": 8,
@@ -244,3 +243,12 @@ def stamped(figure: Figure, text: str) -> Figure:
             legend.set_bbox_to_anchor((0, share, 1, 1 - share), transform=figure.transFigure)
         figure.text(0.01, share * 0.3, text, fontsize=6, color=OVER)
         return figure
+
+
+@dataclass(frozen=True)
+class NamedFigure:
+    """A figure with its file name and caption."""
+
+    name: str
+    caption: str
+    figure: Figure
