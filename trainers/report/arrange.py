@@ -168,11 +168,6 @@ def differences_from_main(
 ) -> dict[Measured, set[str]]:
     """The swept settings in which each run differs from the main table.
 
-    Args:
-        runs: Runs with one backbone.
-        keys: The swept settings.
-        column_of: The set of images of each run.
-
     Returns:
         The keys of these settings, by run.
     """
@@ -224,10 +219,6 @@ def differing_settings(first: Measured, second: Measured) -> set[str]:
 def value_text(key: str, measured: Measured) -> str:
     """The value of a setting in a run, as text.
 
-    Args:
-        key: Key of the setting.
-        measured: The run.
-
     Returns:
         JSON if the run changed the setting, otherwise `DEFAULT`.
     """
@@ -238,12 +229,7 @@ def value_text(key: str, measured: Measured) -> str:
 
 
 def setup_of(measured: Measured, column_of: Mapping[Measured, Column]) -> Setup:
-    """Method, prompt and images of a run.
-
-    Args:
-        measured: The run.
-        column_of: The set of images of each run.
-    """
+    """Method, prompt and images of a run."""
     return measured.run.trainer, str(measured.record.get(PROMPT)), column_of[measured]
 
 
@@ -253,11 +239,6 @@ def main_values_of(
     """For each setup the value of a swept setting that the main table shows.
 
     It is the default one if a run has it, otherwise the one that most runs of the method have.
-
-    Args:
-        key: Key of the setting.
-        runs: Runs with one backbone.
-        column_of: The set of images of each run.
 
     Returns:
         Values as JSON text, or `DEFAULT`.
@@ -286,8 +267,6 @@ def on_swept_columns(
 
     Args:
         key: Key of a swept setting.
-        runs: Runs with one backbone.
-        column_of: The set of images of each run.
     """
     values: dict[Setup, set[str]] = {}
     for measured in runs:
@@ -318,11 +297,7 @@ def sort_key(value: Any) -> tuple[int, float, str]:
 
 
 def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
-    """Zero-shot runs made of other runs, for prompts and images that no zero-shot run has.
-
-    Args:
-        runs: Runs with the same weights.
-    """
+    """Zero-shot runs made of other runs, for prompts and images that no zero-shot run has."""
     source: Any = None
     covered = set()
     for measured in runs:
@@ -350,7 +325,6 @@ def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list
     """The learnt prompts that some runs start from, without tuning.
 
     Args:
-        runs: Runs of a table.
         known: All runs with the same weights, which may have tested these prompts without tuning.
     """
     prompts = set()

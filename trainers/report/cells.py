@@ -22,9 +22,7 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
     """A cell of a table: the mean over seeds, or the interval of one run if asked for.
 
     Args:
-        cell: The runs, one per seed.
         metric: Name of the metric, with `_std` for its standard deviation over seeds.
-        interval: Whether the interval of a single run is shown.
 
     Returns:
         None if there is no run, or one of them lacks the metric. Where a run was exported without
@@ -69,12 +67,7 @@ def is_deviation(metric: str) -> bool:
 
 
 def values_of(cell: Sequence[Measured], metric: str) -> list[float] | None:
-    """A metric of each run, as it is shown; None if there is no run or one lacks it.
-
-    Args:
-        cell: Runs, such as several seeds.
-        metric: Name of the metric.
-    """
+    """A metric of each run, as it is shown; None if there is no run or one lacks it."""
     values = []
     for measured in cell:
         if metric not in measured.metrics:
@@ -91,10 +84,6 @@ def are_ranked(cell: Sequence[Measured]) -> bool:
 def deviation_entry(cell: Sequence[Measured], metric: str) -> Entry | None:
     """The sample standard deviation over seeds, in the units of the metric.
 
-    Args:
-        cell: Runs, one per seed.
-        metric: Name of the metric.
-
     Returns:
         None with fewer than two seeds, or if a run lacks the metric.
     """
@@ -109,7 +98,6 @@ def mean_entry(values: Sequence[float], decimals: int) -> Entry:
 
     Args:
         values: One per seed, in the unit of the table.
-        decimals: Number of decimals that the table shows.
     """
     std = None
     if len(values) > 1 and np.isfinite(values).all():
@@ -124,7 +112,6 @@ def average_entry(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | N
 
     Args:
         cells: For each data set its runs, one per seed.
-        metric: Name of the metric.
     """
     if not cells:
         return None
@@ -154,7 +141,6 @@ def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[f
 
     Args:
         cells: For each data set its runs, one per seed.
-        metric: Name of the metric.
 
     Returns:
         One per seed, in the unit of the metric.
@@ -193,10 +179,6 @@ def rivals_of(row: Row, tuned: Sequence[Row]) -> list[Row]:
 
     They start from the same prompt. If the table compares several methods at several settings, they
     have the row's setting too.
-
-    Args:
-        row: The row.
-        tuned: All tuned rows of the table.
     """
     by_setting = compares_within_settings(tuned)
     rivals = []
@@ -247,7 +229,6 @@ def best_value(entries: Entries, rivals: Sequence[Row], at: int, higher: bool) -
     """The best printed value of a column.
 
     Args:
-        entries: The cells of each row.
         rivals: The rows that are compared.
         at: Position of the column.
         higher: Whether higher values are better.
@@ -266,12 +247,7 @@ def best_value(entries: Entries, rivals: Sequence[Row], at: int, higher: bool) -
 
 
 def states_difference(row: Row, differences: Differences) -> bool:
-    """Whether a row states its difference from a baseline.
-
-    Args:
-        row: The row.
-        differences: Which rows state their difference from which other row.
-    """
+    """Whether a row states its difference from a baseline."""
     info = method_info(row.method)
     if differences.ours:
         return any(is_named(row, name) for name in differences.ours)
@@ -293,11 +269,6 @@ def baseline_of(row: Row, rows: Sequence[Row], differences: Differences) -> Row 
     It starts from the same prompt. Where methods are compared within one setting, it has this
     setting, too. Of several the one with the same settings is taken, of these the one that the
     same words tell from others, such as its precision; otherwise the one at its defaults.
-
-    Args:
-        row: The row.
-        rows: All rows of the table.
-        differences: Which rows state their difference from which other row.
     """
     candidates = []
     for other in comparable_rows(row, rows):
@@ -324,10 +295,6 @@ def comparable_rows(row: Row, rows: Sequence[Row]) -> list[Row]:
 
     They start from the same prompt. Where methods are compared within one setting, they have the
     row's setting, or state none.
-
-    Args:
-        row: The row.
-        rows: All rows of the table.
     """
     by_setting = compares_within_settings(tuned_rows(rows))
     comparable = []
@@ -344,8 +311,6 @@ def first_tuned(row: Row, rows: Sequence[Row], differences: Differences) -> Row 
 
     Args:
         row: The row that is compared with it.
-        rows: All rows of the table.
-        differences: Which rows state their difference from which other row.
 
     Returns:
         None if the baseline was chosen or was run, or if the row is of that method itself.
@@ -367,10 +332,7 @@ def add_differences(
 
     Args:
         entries: A metric of every row on every column and averaged; rows are changed in place.
-        grid: The runs.
         common: The columns that are averaged.
-        metric: Name of the metric.
-        differences: Which rows state their difference from which other row.
 
     Returns:
         The baselines that were used.
@@ -405,7 +367,6 @@ def with_difference(entry: Entry, base: Entry, pairs: Sequence[CellPair], metric
         entry: The cell that gets the difference.
         base: The cell from which it is.
         pairs: The runs behind both, a pair for each data set.
-        metric: Name of the metric.
     """
     if np.isnan(entry.value - base.value):
         return entry
@@ -430,7 +391,6 @@ def difference_on_shared_images(pairs: Sequence[CellPair], metric: str) -> float
 
     Args:
         pairs: Our runs and theirs, a pair for each data set.
-        metric: Name of the metric.
 
     Returns:
         Mean over data sets; None if they share no images, or if the metric needs more than the top
@@ -468,9 +428,6 @@ def add_published_rows(
 
     Args:
         rows: The rows of a block, in the order of the grid's rows.
-        grid: The runs.
-        metric: Name of the block's metric.
-        has_average: Whether the last column is the average.
         layout: Names the source, and says whether differences from it are shown.
 
     Returns:
@@ -502,8 +459,6 @@ def is_ambiguous(grid: Grid, column: Column, runs: Sequence[Measured]) -> bool:
     It is then not known which of them have the settings of a published source.
 
     Args:
-        grid: The runs.
-        column: The images.
         runs: The runs of one cell on these images.
     """
     on_column = [cell[0] for _, cell in grid.cells_on(column)]
@@ -514,9 +469,7 @@ def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.
     """The published cell that stands beside a cell of ours.
 
     Args:
-        metric: Name of the metric.
         runs: The runs of our cell, one per seed.
-        source: The source whose published tables are searched.
 
     Returns:
         None if nothing is published for one of the runs, if too many of its images failed, or if
@@ -537,8 +490,6 @@ def published_average(
 
     Args:
         cells: The published cell of each column, in a row.
-        columns: The columns of the table.
-        source: The source whose published tables are searched.
     """
     first = cells[0]
     if first is None or None in cells:
@@ -556,9 +507,7 @@ def published_lines(
     """The published row below a row, named by its source, and the differences from it.
 
     Args:
-        line: Our row.
         cells: The published cell of each column; None where there is none.
-        with_differences: Whether a row "ours − published" is added.
 
     Returns:
         Up to two rows; [] if nothing is published.
@@ -606,7 +555,6 @@ def published_note(sources: Sequence[str], source: str, backbone: str) -> str:
     Args:
         sources: Papers with their tables, in words, as the rows name them; () if there are none.
         source: Key of the source that was asked for.
-        backbone: The backbone, as tables name it.
     """
     if not sources:
         return (

@@ -66,7 +66,6 @@ def refers_to(name: str, key: str) -> bool:
 
     Args:
         name: The setting as the user writes it, such as `lambda` or `TRAINER.SOC.LAMBDA`.
-        key: Key of the setting.
     """
     wanted = SHORT_NAMES.get(name, name).upper()
     return wanted in (key.upper(), key.upper().rpartition(".")[2])
@@ -78,7 +77,6 @@ def check_choice(names: Sequence[str], swept: Iterable[str], criterion: str) -> 
     Args:
         names: Settings whose value is chosen, by key or the last part of it.
         swept: Keys of the settings that the runs sweep.
-        criterion: Name of the metric that is compared.
     """
     keys = sorted(set(swept))
     short = sorted({key.rpartition(".")[2] for key in keys})
@@ -98,8 +96,6 @@ def find_candidates(
     """The runs that differ in one setting only, where a data set has several values.
 
     Args:
-        runs: Runs with one backbone.
-        key: Key of the setting.
         column_of: The set of images of each run. All candidates of a table share these columns.
     """
     candidates = []
@@ -155,7 +151,6 @@ def comparable_values(
 
     Args:
         by_value: The runs by the value of the setting.
-        key: The setting.
         notes: Gets a note on each run that does not count.
 
     Returns:
@@ -202,8 +197,6 @@ def without_failed(
 
     Args:
         by_value: For each value its runs, by seed.
-        key: The setting.
-        where: Method and data set, for the note.
         notes: Gets a note on the values that are left out.
     """
     ranked = {}
@@ -225,11 +218,6 @@ def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
     """Whether two runs of one row may be candidates for the value of a setting.
 
     A value may make other settings effective, which only one of the two then has.
-
-    Args:
-        first: The record of one run.
-        second: The record of the other.
-        key: Key of the setting.
     """
     difference = first.difference(second, "choice", without=key)
     return all(None in values for values in difference.values())
@@ -327,10 +315,7 @@ def choice_tables(
     """A table for each backbone and swept setting: chosen values and the test results they lead to.
 
     Args:
-        measured: The test runs.
-        validation: Their validation runs.
         names: Settings as a user names them; see `refers_to`.
-        criterion: The metric by which values are chosen.
     """
     backbones = by_backbone(measured)
     all_keys: set[str] = set()
@@ -410,9 +395,6 @@ class Chooser:
         """The scores that are numbers. AUROC is none where no prediction is wrong, for instance.
 
         Args:
-            candidates: Test runs of one method.
-            column: The data set for which a value is chosen.
-            rule: Key of `RULES`.
             scores: By value as JSON text.
         """
         numbers = {value: score for value, score in scores.items() if not np.isnan(score)}
@@ -440,9 +422,6 @@ class Chooser:
         """Says that a rule cannot tell some values from each other.
 
         Args:
-            candidates: Test runs of one method.
-            column: The data set for which a value is chosen.
-            rule: Key of `RULES`.
             equal: The values of equal score, as JSON text.
         """
         if len(equal) < 2:
@@ -458,10 +437,6 @@ class Chooser:
         """The mean criterion of each value on all other data sets, for the choice on one.
 
         A data set that shares images with it, or groups of images, is no other data set.
-
-        Args:
-            candidates: Test runs of one method.
-            column: The data set for which a value is chosen.
 
         Returns:
             The mean over seeds and data sets for each value, as fractions; empty without others.
@@ -519,9 +494,6 @@ def choice_table(
 
     Args:
         methods: The candidates of each method, all of one setting.
-        chooser: Chooses the values.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
     """
     columns: list[Column] = []
     for candidates in methods:
@@ -572,13 +544,7 @@ def choice_table(
 def value_entries(
     candidates: Candidates, chosen: Mapping[Column, str], columns: Sequence[Column],
 ) -> list[Entry | None]:
-    """The chosen values, one for each column; None without a value.
-
-    Args:
-        candidates: The test runs.
-        chosen: The value of each data set, as JSON text; a data set may lack one.
-        columns: The columns of the table.
-    """
+    """The chosen values, one for each column; None without a value."""
     entries: list[Entry | None] = []
     for column in columns:
         if column in chosen:
@@ -596,11 +562,7 @@ def result_entries(
     """The test results at the chosen values, and their average.
 
     Args:
-        candidates: The test runs.
-        chosen: The value of each data set, as JSON text; a data set may lack one.
-        columns: The columns of the table.
         averaged: The columns that enter the average; they share no images.
-        metric: Name of the metric.
 
     Returns:
         An entry per column, None without a value. If several columns are averaged, their average is

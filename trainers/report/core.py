@@ -158,7 +158,6 @@ def check_names(grids: Sequence[Grid], differences: Differences) -> None:
     """Refuses a baseline, or a method given by --ours, that no row is named after.
 
     Args:
-        grids: The tables.
         differences: The names, as the user gave them.
     """
     options = [("--ours", name) for name in differences.ours]
@@ -377,9 +376,7 @@ def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, R
     """The row that each row is tested against, of those that may be tested.
 
     Args:
-        grid: The runs of a backbone.
         rows: The rows of the grid that are compared.
-        layout: Names the baseline.
     """
     options = Differences(layout.baseline, is_default=layout.differences.is_default)
     baselines = {}
@@ -393,14 +390,7 @@ def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, R
 def make_tables(
     measured: Sequence[Measured], grids: Sequence[Grid], tests: Sequence[GridTests], layout: Layout,
 ) -> tuple[list[Table], list[Table]]:
-    """The tables that stand before the figures, and those after them.
-
-    Args:
-        measured: The test runs.
-        grids: The same runs, arranged.
-        tests: The tests of each grid that is tested.
-        layout: Which tables are made.
-    """
+    """The tables that stand before the figures, and those after them."""
     if layout.tables:
         leading = []
         for spec in layout.tables:
@@ -464,14 +454,7 @@ def finished_table(table: Table, layout: Layout) -> Table:
 def all_figures(
     measured: Sequence[Measured], grids: Sequence[Grid], layout: Layout, additions: Additions,
 ) -> Iterator[NamedFigure]:
-    """The figures of a report, each drawn when it is asked for.
-
-    Args:
-        measured: The test runs.
-        grids: The same runs, arranged for tables.
-        layout: Which figures are drawn.
-        additions: What a command adds.
-    """
+    """The figures of a report, each drawn when it is asked for."""
     yield from additions.figures
     if not layout.with_figures:
         return
@@ -501,10 +484,6 @@ def write_tables(out: Path, tables: Sequence[Table]) -> None:
     """Writes tables.md, tables.tex, tables_notes.tex, tables.csv, and tables.bib.
 
     The last one has the sources of published rows. Without any it is not written.
-
-    Args:
-        out: Folder of the files.
-        tables: Tables, in the order of the files.
     """
     write_text(out / "tables.md", "\n".join(markdown(table) for table in tables))
     write_text(out / "tables.csv", to_csv(tables))
@@ -526,10 +505,6 @@ def write_tables(out: Path, tables: Sequence[Table]) -> None:
 
 def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[NamedFigure], list[str]]:
     """Writes PNG and PDF of each figure into figures/ and removes those of an earlier report.
-
-    Args:
-        out: Folder of the report.
-        figures: Each is drawn when it is asked for.
 
     Returns:
         The figures that were written, and a note on each that could not be drawn.
@@ -564,10 +539,6 @@ def with_free_name(figure: NamedFigure, drawn: Sequence[NamedFigure]) -> NamedFi
     """The figure, with a number after its name if another one has this name.
 
     Figures of an experiment with several backbones have equal names.
-
-    Args:
-        figure: The figure.
-        drawn: Figures that were written already.
     """
     names = [other.name for other in drawn]
     return replace(figure, name=free_name(figure.name, names))
@@ -587,12 +558,7 @@ def with_distinct_names(tables: Sequence[Table]) -> list[Table]:
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:
-    """A name; with the first number after it that makes it another one, if it is taken.
-
-    Args:
-        name: The wanted one.
-        taken: Names that are in use.
-    """
+    """A name; with the first number after it that makes it another one, if it is taken."""
     free = name
     number = 1
     while free in taken:

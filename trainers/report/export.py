@@ -113,8 +113,6 @@ def export_run(run: FinishedRun, folder: Path, with_logits: bool) -> None:
     """Writes a copy of a run.
 
     Args:
-        run: A finished run.
-        folder: Folder in which the copy is written.
         with_logits: Whether it has the logits, or only top classes and their confidence.
     """
     if (folder / "results.json").exists():
@@ -162,7 +160,6 @@ def exported_columns(run: FinishedRun, with_logits: bool) -> dict[str, Array]:
     """The arrays of a copy's predictions.npz.
 
     Args:
-        run: A finished run.
         with_logits: Whether it has the logits, or only top classes and their confidence.
     """
     run.load_predictions()  # checks the file

@@ -194,12 +194,7 @@ class Grid:
         return measured
 
     def column_label(self, column: Column, with_count: bool = False) -> str:
-        """The data set; with the number of images if it was run on several sets of images.
-
-        Args:
-            column: The column.
-            with_count: Whether the number of images is stated in any case.
-        """
+        """The data set; with the number of images if it was run on several sets of images."""
         label = column.label
         same_dataset = 0
         columns = [*self.columns, *self.other_columns]
@@ -301,13 +296,7 @@ class Grid:
         return True
 
     def mean(self, row: Row, columns: Sequence[Column], metric: str) -> float:
-        """Mean of a metric over seeds, then over columns, as a fraction.
-
-        Args:
-            row: The row.
-            columns: Data sets on which it has runs.
-            metric: Name of the metric.
-        """
+        """Mean of a metric over seeds, then over columns, as a fraction."""
         values = [mean_over_seeds(self.cells[row, column], metric) for column in columns]
         return float(np.mean(values))
 
@@ -392,8 +381,6 @@ def grid_of(
 
     Args:
         runs: Runs, in the order in which rows of one method are to be listed.
-        backbone: The backbone, as tables name it.
-        title: Title of the table.
         stated: Settings whose values every label states, by key.
         other_columns: Columns of other tables of the report.
         hidden: Settings or fields that no label states, because the table does. Runs that differ
@@ -477,10 +464,6 @@ def may_be_of_1_0(first: Column, second: Column) -> bool:
 
     Version 1.0 did not know images by content, and called a folder of images by its name and a hash
     of its path. As many images of the same classes, read in the same way, may be the same.
-
-    Args:
-        first: A column.
-        second: Another one, of another name.
     """
     if first.record.is_1_0 == second.record.is_1_0 or first.n != second.n:
         return False
@@ -511,7 +494,6 @@ def groups_by_value(
     it or it is the default of their data set.
 
     Args:
-        runs: The runs of a table.
         stated: Settings whose values every label states, by key.
         hidden: Settings or fields in which the runs of one row may differ.
     """
@@ -536,7 +518,6 @@ def stated_values(
 
     Args:
         stated: The settings, by key.
-        record: The record of the run.
         siblings: Runs of the same method, one of which may know the default of a setting.
     """
     values = {}
@@ -551,8 +532,6 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
     """The value of a setting in a run; None if the run has no such setting.
 
     Args:
-        key: The setting.
-        record: Record of the run.
         others: Runs that may know the default of the setting.
     """
     if key in record.changed:
@@ -580,10 +559,6 @@ def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[st
 
     They are those that every tuned method was given with the same value, if there are several. On
     zero-shot rows they have no effect, or these share them too.
-
-    Args:
-        records: Records of the rows.
-        but: Settings that are not looked at.
     """
     tuned = []
     others = []
@@ -605,13 +580,7 @@ def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[st
 
 
 def all_have_value(records: Sequence[RunRecord], key: str, value: Any) -> bool:
-    """Whether all runs were given the same value of a setting.
-
-    Args:
-        records: Records of the runs.
-        key: Key of the setting.
-        value: Value of the setting.
-    """
+    """Whether all runs were given the same value of a setting."""
     for record in records:
         if key not in record.changed or record.changed[key][1] != value:
             return False
@@ -628,7 +597,6 @@ def separate_layers(
 
     Args:
         group: Runs that are the same for the purpose "row".
-        column_of: The column of each run.
         notes: Gets a note on each run that was found twice.
     """
     by_column: dict[Column, list[Measured]] = {}
@@ -742,7 +710,6 @@ def make_row(
     """A row with the words of its label.
 
     Args:
-        record: Record of its first run.
         stated: Settings whose values the label states.
         hidden: Settings that it does not state.
         siblings: Runs of the same method, one of which may know the default of a setting.
@@ -783,10 +750,6 @@ def with_distinct_labels(
 ) -> tuple[list[Row], dict[tuple[Row, Column], list[Measured]]]:
     """Rows of equal labels get what differs between their records as details.
 
-    Args:
-        rows: All rows of a grid.
-        cells: The runs of each row and column.
-
     Returns:
         The rows and the cells, with the new rows in place of the old ones.
     """
@@ -802,7 +765,6 @@ def distinct_rows(rows: Sequence[Row], without: Sequence[str] = ()) -> dict[Row,
     """For each row the same one, with details that tell it from others of its label.
 
     Args:
-        rows: Rows of a table.
         without: Settings or fields in which the runs of one row may differ.
     """
     by_label: dict[str, list[Row]] = {}

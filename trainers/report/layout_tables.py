@@ -29,13 +29,7 @@ from .value_tables import TEXT_KEYS, texts_label, texts_note, value_tables
 def spec_tables(
     measured: Sequence[Measured], spec: TableSpec, layout: Layout,
 ) -> list[Table]:
-    """The tables of a specification, one for each backbone.
-
-    Args:
-        measured: The test runs.
-        spec: What the columns, rows and metrics are.
-        layout: Says which published rows and which differences are shown.
-    """
+    """The tables of a specification, one for each backbone."""
     if not spec.published:
         layout = replace(layout, published="")
     if spec.columns == "corruption":
@@ -58,11 +52,6 @@ def grid_table(
     grid: Grid, spec: TableSpec, layout: Layout,
 ) -> Table | None:
     """One table of a specification.
-
-    Args:
-        grid: The runs of a backbone.
-        spec: What the columns, rows and metrics are.
-        layout: Says which published rows and which differences are shown.
 
     Returns:
         None if the runs lack what the table shows.
@@ -94,8 +83,6 @@ def corruption_tables(
 
     Args:
         measured: Runs on corrupted images.
-        spec: What the rows and metrics are.
-        layout: Says which published rows and which differences are shown.
     """
     tables = []
     for name, runs in by_dataset(measured).items():
@@ -160,13 +147,7 @@ def by_dataset(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
 def tables_per_text(
     measured: Sequence[Measured], spec: TableSpec, layout: Layout,
 ) -> list[Table]:
-    """A table for each choice of texts.
-
-    Args:
-        measured: The test runs.
-        spec: What the columns, rows and metrics are.
-        layout: Says which published rows and which differences are shown.
-    """
+    """A table for each choice of texts."""
     groups: dict[str, list[Measured]] = {}
     for run in measured:
         groups.setdefault(texts_label(run.record.changed), []).append(run)
@@ -188,13 +169,7 @@ THIRDS = ("least alike third", "middle third", "most alike third", "all")
 
 
 def threshold_table(grid: Grid, name: str, title: str) -> Table:
-    """Accuracy of the predictions above a confidence, over all data sets, and the share kept.
-
-    Args:
-        grid: The runs.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
-    """
+    """Accuracy of the predictions above a confidence, over all data sets, and the share kept."""
     columns = grid.common_columns()
     accuracy = RowBlock("Accuracy of those kept (%)", [])
     share_kept = RowBlock("Share kept (%)", [])
@@ -225,8 +200,6 @@ def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, 
     """Accuracy above a confidence on all common columns together, of a row's first seed.
 
     Args:
-        grid: The runs.
-        row: The method.
         threshold: Predictions whose confidence exceeds it are kept.
 
     Returns:
@@ -252,11 +225,6 @@ def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, 
 
 def similarity_table(grid: Grid, name: str, title: str) -> Table | None:
     """Mean confidence of the mistakes, by the similarity of the predicted and the true class.
-
-    Args:
-        grid: The runs.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
 
     Returns:
         None if no run knows the similarity of its classes.
@@ -306,11 +274,6 @@ def mistakes_by_similarity(data: PairErrors) -> list[float]:
 
 def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest.
-
-    Args:
-        grid: The runs.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
 
     Returns:
         None if no data set has a prompt with which all methods were run.

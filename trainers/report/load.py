@@ -216,7 +216,6 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
     """The run in a folder.
 
     Args:
-        folder: Folder of the run.
         name: Name of the run in the report; "" for the name of the folder.
 
     Raises:
@@ -235,10 +234,6 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
 
 def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     """The record of a run whose files agree about it.
-
-    Args:
-        folder: Folder of the run.
-        results: The content of its results.json.
 
     Raises:
         DataError: If one of the files is missing, edited, or of another run.
@@ -269,7 +264,6 @@ def check_record_beside(path: Path, record: RunRecord) -> None:
     """Refuses a record.json of another run than results.json.
 
     Args:
-        path: The file record.json.
         record: The record in results.json, which is the one that counts.
     """
     try:
@@ -300,7 +294,6 @@ def check_config(path: Path, expected: str) -> None:
     """Refuses a config.yaml that is not the run's.
 
     Args:
-        path: The file.
         expected: SHA-256 of its content, in hex.
     """
     try:

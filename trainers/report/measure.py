@@ -334,10 +334,7 @@ def measure_zero_shot(
     """Measures the predictions before adaptation, once for all runs that have the same ones.
 
     Args:
-        data: The predictions of a run.
-        options: What to measure.
         validation: Predictions on validation images, for temperature scaling; or None.
-        cache: Shared by all runs of a report.
         clusters: Groups of images that are not independent, (N,), or None.
     """
     # The key covers all that the result depends on.
@@ -366,8 +363,6 @@ def measure_logits(
 
     Args:
         logits: Logits before or after adaptation, (N, K).
-        data: The predictions of the run.
-        options: What to measure.
         held_out: Validation images for temperature scaling; None to cross-fit it.
         clusters: Groups of images that are not independent, (N,), or None.
     """
@@ -388,8 +383,6 @@ def make_samples(
 
     Args:
         logits: Before or after adaptation, (N, K).
-        data: The predictions of the run.
-        bins: Number of bins of ECE, ACE and MCE.
         held_out: Validation images for temperature scaling; None to cross-fit it.
         clusters: Groups of images that are not independent, (N,), or None.
     """
@@ -417,10 +410,6 @@ def make_samples(
 def measure_metric(name: str, samples: Samples) -> Interval | None:
     """One metric; None if the run lacks what it needs.
 
-    Args:
-        name: Name of the metric.
-        samples: What it is computed from.
-
     Raises:
         DataError: A plugin's function failed.
     """
@@ -438,7 +427,6 @@ def measure_sets(logits: Array, label: Array, options: MeasureOptions) -> dict[s
     Args:
         logits: (N, K).
         label: True class of each image, (N,).
-        options: What to measure.
     """
     if not options.sets or len(label) < 2:
         return {}
@@ -454,8 +442,6 @@ def add_posthoc(
 
     Args:
         run: The run, whose backbone has the fixed temperature.
-        data: Predictions of the run.
-        options: What to measure.
         metrics: Metrics of the run, to which they are added in place.
         zero_shot_metrics: Metrics of its zero-shot part, also extended in place.
     """
@@ -505,12 +491,7 @@ def mean_over_seeds(runs: Sequence[Measured], metric: str) -> float:
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
-    """Statistics of each class that occurs; the highest over-confidence first.
-
-    Args:
-        data: The predictions of a run.
-        names: Names of all classes.
-    """
+    """Statistics of each class that occurs; the highest over-confidence first."""
     predicted = data.logits.argmax(axis=1)
     zero_shot_predicted = data.zero_shot_logits.argmax(axis=1)
     confidence = np.exp(log_softmax(data.logits).max(axis=1))
@@ -545,7 +526,6 @@ def most_confused(predicted: Array, label: Array, classes: int) -> dict[int, int
     Args:
         predicted: Predicted class of each image, (N,).
         label: True class of each image, (N,).
-        classes: Number of classes.
     """
     wrong = predicted != label
     # The pair (truth, prediction) as one number, so that equal pairs can be counted.
@@ -563,13 +543,7 @@ def most_confused(predicted: Array, label: Array, classes: int) -> dict[int, int
 def worst_mistakes(
     data: Predictions, names: list[str], count: int = MISTAKES_PER_RUN,
 ) -> list[Mistake]:
-    """The wrong predictions of highest confidence; equal ones in the order of the split.
-
-    Args:
-        data: The predictions of a run.
-        names: Names of all classes.
-        count: How many at most.
-    """
+    """The wrong predictions of highest confidence; equal ones in the order of the split."""
     log_p = log_softmax(data.logits)
     confidence = np.exp(log_p.max(axis=1))
     wrong = np.flatnonzero(log_p.argmax(axis=1) != data.label)
@@ -603,7 +577,6 @@ def top_three(log_p: Array, names: list[str]) -> list[tuple[tuple[str, float], .
 
     Args:
         log_p: Log-probabilities, (M, K).
-        names: Names of all classes.
     """
     order = np.argsort(-log_p, axis=1, kind="stable")
     tops = []

@@ -115,7 +115,6 @@ def render(template: str, title: str, **content: object) -> str:
 
     Args:
         template: File name of the template.
-        title: Title of the page.
         content: Variables of the template. Everything in them is escaped, except Markup.
 
     Returns:
@@ -154,7 +153,6 @@ def describe_runs(
     """What the page shows of each run, and the thumbnails by key, each once for all runs.
 
     Args:
-        runs: Runs, in the order of the page.
         thumbnails: Makes small pictures of the mistakes.
     """
     keys: dict[str, str] = {}  # thumbnail -> key
@@ -181,10 +179,7 @@ def describe_run(
     """One run for the template.
 
     Args:
-        measured: The run.
-        anchor: Anchor of the run's part of the page.
         mistakes: Mistakes as the template takes them.
-        max_classes: How many classes are listed.
     """
     run = measured.run
     record = measured.record
@@ -292,14 +287,7 @@ def reliability_diagram(measured: Measured) -> dict[str, Any]:
 
 
 def rectangle(x: float, top: float, width: float, height: float) -> str:
-    """A piece of an SVG path.
-
-    Args:
-        x: Left side.
-        top: Upper side.
-        width: Width, to the right.
-        height: Downwards.
-    """
+    """A piece of an SVG path."""
     return f"M{x:.4g} {top:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z"
 
 
@@ -352,7 +340,6 @@ def has_content(path: Path, identity: bytes) -> bool:
     """Whether a file holds an image with this content.
 
     Args:
-        path: The file.
         identity: Identity of the image, which begins with a digest of its content.
     """
     try:

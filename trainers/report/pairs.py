@@ -65,10 +65,6 @@ class ImageClusters:
 def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> SharedImages | None:
     """The predictions of two cells on the images that all their runs have.
 
-    Args:
-        first: Runs of one method, one per seed.
-        second: Runs of another method.
-
     Returns:
         None if the identity of images is not known or they share none.
     """
@@ -373,10 +369,6 @@ class PairTests:
     def compare(self, first: Row, second: Row) -> Untested | None:
         """Tests two rows on the images that both have.
 
-        Args:
-            first: One row.
-            second: The other row.
-
         Returns:
             Differences second − first with uncorrected p-values; None if they share no images.
         """
@@ -395,9 +387,6 @@ class PairTests:
         """Tests two rows on the images of some data sets.
 
         Args:
-            first: One row.
-            second: The other row.
-            sets: The predictions of both on the images of each data set.
             is_common: Whether these are the images that all rows have.
         """
         bins = self.grid.bins
@@ -439,10 +428,6 @@ class PairTests:
         Rows that have the common columns are compared on these, other rows on all columns that both
         have. If there are none, they are compared on the images that a column of one shares with a
         column of the other, such as those of a pilot and of a full run.
-
-        Args:
-            first: One row.
-            second: The other row.
 
         Returns:
             The predictions of both rows on each data set, [] if they share no images; and whether
@@ -550,7 +535,6 @@ def mean_rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
 
     Args:
         parts: Confidence and correctness of each data set, (N, S) each for S seeds.
-        bins: Number of bins of equal width.
 
     Returns:
         A fraction.
@@ -592,9 +576,6 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
     """Pairs as a table; None if there are none.
 
     Args:
-        grid: The table whose rows are compared.
-        name: Name of the table of pairs.
-        title: Title of the table of pairs.
         pairs: One family of tests, corrected.
     """
     if not pairs:

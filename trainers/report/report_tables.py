@@ -64,15 +64,7 @@ SHARED_NOTE = (
 def results_table(
     grid: Grid, name: str, title: str, metrics: Sequence[str], layout: Layout = PLAIN,
 ) -> Table:
-    """Rows of methods, columns of data sets and their average, a block for each metric.
-
-    Args:
-        grid: The runs.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
-        metrics: Names of the metrics.
-        layout: Says which published rows and which differences are shown.
-    """
+    """Rows of methods, columns of data sets and their average, a block for each metric."""
     metrics = without_absent_memory(grid, metrics)
     common = grid.common_columns()
     has_average = len(common) > 1
@@ -109,9 +101,7 @@ def result_entries(grid: Grid, common: Sequence[Column], metric: str) -> Entries
     """A metric of every row on every column, and averaged over the common ones.
 
     Args:
-        grid: The runs.
         common: The columns that are averaged; with one there is no average.
-        metric: Name of the metric.
     """
     entries: Entries = {}
     for row in grid.rows:
@@ -123,14 +113,7 @@ def result_entries(grid: Grid, common: Sequence[Column], metric: str) -> Entries
 
 
 def row_average(grid: Grid, row: Row, columns: Sequence[Column], metric: str) -> Entry | None:
-    """The average of a row over some columns; None if it lacks one of them.
-
-    Args:
-        grid: The runs.
-        row: The row.
-        columns: The data sets.
-        metric: Name of the metric.
-    """
+    """The average of a row over some columns; None if it lacks one of them."""
     cells = [grid.cells.get((row, column), []) for column in columns]
     return average_entry(cells, metric)
 
@@ -139,9 +122,6 @@ def metric_table(grid: Grid, name: str, title: str, metrics: Sequence[str]) -> T
     """One line per method with every metric, the mean over the data sets that all methods have.
 
     Args:
-        grid: The runs.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
         metrics: Names of the metrics, which are the columns.
     """
     metrics = without_absent_memory(grid, metrics)
@@ -175,8 +155,6 @@ def table_facts(
     """Images, bins, and what the marks of a table mean, for its caption.
 
     Args:
-        blocks: Blocks of the table.
-        grid: The runs.
         baselines: The rows from which others state their difference.
     """
     has_differences = any(entry.difference is not None for entry in entries_of(blocks))
@@ -230,12 +208,7 @@ def entries_of(blocks: Sequence[RowBlock]) -> list[Entry]:
 def spread_facts(
     blocks: Sequence[RowBlock], cells: Mapping[tuple[Row, Column], Sequence[Measured]],
 ) -> list[str]:
-    """What ± means, if any entry has it.
-
-    Args:
-        blocks: Blocks of the table.
-        cells: The runs of each row and column.
-    """
+    """What ± means, if any entry has it."""
     for entry in entries_of(blocks):
         if entry.spread.startswith("±"):
             return [seeds_words(cells)]
@@ -243,12 +216,7 @@ def spread_facts(
 
 
 def metric_notes(grid: Grid, metrics: Sequence[str]) -> list[str]:
-    """Notes on the metrics of a table whose names do not say what they are.
-
-    Args:
-        grid: The runs.
-        metrics: Names of the metrics that the table shows.
-    """
+    """Notes on the metrics of a table whose names do not say what they are."""
     notes = []
     if TEMPERATURE in metrics:
         notes.append(temperature_note(grid))
@@ -363,12 +331,7 @@ def single_run_table(
     """Some metrics of every method with intervals, a block for each data set.
 
     Args:
-        grid: The runs.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
         metrics: Names of the metrics; those that no run has are left out.
-        notes: What the metrics mean.
-        with_sets: Whether conformal sets are added.
     """
     measured_metrics: set[str] = set()
     for measured in grid.measured:
@@ -411,13 +374,7 @@ def interval_facts(blocks: Sequence[RowBlock]) -> list[str]:
 def single_run_rows(
     cells: Sequence[tuple[Row, list[Measured]]], metrics: Sequence[str], kinds: Sequence[str],
 ) -> list[TableRow]:
-    """The rows of one data set.
-
-    Args:
-        cells: The runs of each row.
-        metrics: Names of the metrics.
-        kinds: Kinds of conformal sets.
-    """
+    """The rows of one data set."""
     entries_of_row: dict[Row, list[Entry | None]] = {row: [] for row, _ in cells}
     for metric in metrics:
         entries: Entries = {}
@@ -451,12 +408,7 @@ def set_kinds(grid: Grid) -> list[str]:
 
 
 def set_entries(cell: Sequence[Measured], kinds: Sequence[str]) -> list[Entry | None]:
-    """Coverage in percent and mean size of each kind of conformal sets, two cells per kind.
-
-    Args:
-        cell: The runs of a row on a data set, one per seed.
-        kinds: Kinds of conformal sets.
-    """
+    """Coverage in percent and mean size of each kind of conformal sets, two cells per kind."""
     entries: list[Entry | None] = []
     for kind in kinds:
         coverages = []
@@ -481,7 +433,6 @@ def interval_entry(intervals: Sequence[Interval], scale: int, decimals: int) -> 
     Args:
         intervals: One per seed.
         scale: Factor from the intervals' unit to that of the table.
-        decimals: Number of decimals that the table shows.
     """
     entry = mean_entry([scale * float(interval.value) for interval in intervals], decimals)
     low = scale * float(intervals[0].low)
@@ -492,13 +443,7 @@ def interval_entry(intervals: Sequence[Interval], scale: int, decimals: int) -> 
 
 
 def decision_table(grid: Grid, name: str, title: str) -> Table | None:
-    """What a user who may decline to answer needs: selective accuracy, risk, conformal sets.
-
-    Args:
-        grid: The runs of a backbone.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
-    """
+    """What a user who may decline to answer needs: selective accuracy, risk, conformal sets."""
     return single_run_table(
         grid, name, title, DECISIONS, [DECISION_NOTE, SETS_NOTE], with_sets=True
     )
@@ -508,7 +453,6 @@ def metric_tables(grid: Grid, name: str) -> list[Table]:
     """Tables of the metrics that the other tables do not show, sorted by what they measure.
 
     Args:
-        grid: The runs.
         name: Name of the main table, to which the names of these tables add a word.
     """
     elsewhere = {*DECISIONS, *CALIBRATION, *POSTHOC_TABLE, *POSTHOC, "seconds", "device_memory"}
@@ -533,7 +477,6 @@ def main_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
     Args:
         grid: The runs of a backbone with the main table's settings.
         name: Name of the first table; those of the others add a word.
-        layout: Says which published numbers and which differences are shown.
     """
     title = f"Accuracy and ECE, {grid.heading}"
     results = results_table(grid, name, title, ["accuracy", "ece"], layout)
@@ -550,7 +493,6 @@ def further_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
     Args:
         grid: The runs of a backbone with the main table's settings.
         name: Name of the main table, to which the names of these tables add a word.
-        layout: Says which published numbers and which metrics are shown.
     """
     plain = replace(grid, notes=failure_notes(grid))  # the first table has the other notes
     posthoc_metrics = list(POSTHOC_TABLE)

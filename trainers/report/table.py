@@ -229,7 +229,6 @@ def cell_text(entry: Entry | None, best: str) -> str:
     """A cell as plain text; `best` is the pattern of the best ones.
 
     Args:
-        entry: The cell; None for an empty one.
         best: Pattern such as `**{}**`.
     """
     if entry is None:
@@ -360,8 +359,6 @@ def csv_line(names: Sequence[str], row: TableRow, entry: Entry) -> list[object]:
 
     Args:
         names: Names of the table, the block, the row and the column.
-        row: The row.
-        entry: The cell.
     """
     value: object = entry.value
     if entry.words:

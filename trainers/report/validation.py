@@ -116,12 +116,7 @@ class ValidationRuns:
         return self.by_test.get(test, [])
 
     def held_out(self, test: FinishedRun, data: Predictions) -> HeldOut:
-        """The largest validation run of a test run, without images that are test images.
-
-        Args:
-            test: The test run.
-            data: Predictions of the run.
-        """
+        """The largest validation run of a test run, without images that are test images."""
         notes: list[str] = []
         test_images = image_set(data)
         for run in self.of(test):
@@ -150,10 +145,6 @@ class ValidationRuns:
 
 def fallback_note(run: FinishedRun, predictions: Predictions) -> str:
     """Why a validation run is not used: too many of its predictions are not those of the method.
-
-    Args:
-        run: The validation run.
-        predictions: Its predictions.
 
     Returns:
         A sentence; "" if the run may be used.
@@ -196,11 +187,7 @@ def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:
 
 
 def whole_part(data: Mapping[str, Any]) -> tuple[str, int]:
-    """What the images of a run were selected from, such as those of base classes, and its size.
-
-    Args:
-        data: The section of its record.
-    """
+    """What the images of a run were selected from, such as those of base classes, and its size."""
     subset = str(data.get("subset") or "")
     count = COUNT.search(subset)
     if count is None:
@@ -214,9 +201,7 @@ def without_test_images(
     """Validation predictions on images that are no test images, and a note on what was left out.
 
     Args:
-        predictions: Predictions on validation images.
         test_images: Images of the test run; None if they are not known.
-        where: Method and data set, for the note.
 
     Returns:
         The predictions, None if too many of the images are test images, and the note, "" if
@@ -272,9 +257,6 @@ class ValidationScores:
 
         Args:
             cell: The test runs of one method on a data set by value, one per seed.
-            where: Method and data set, for notes.
-            setting: Name of the setting that is chosen, for notes.
-            shown: The values as notes state them.
 
         Returns:
             The mean over seeds for each value, as fractions; empty if values cannot be compared.
@@ -351,7 +333,6 @@ class ValidationScores:
             shared: Identities of the validation images that all values have, (N,).
             by_run: The validation runs by value and seed of a test run.
             cell: The test runs by value.
-            where: Method and data set, for the note.
 
         Returns:
             Identities, or None if too many are test images; and a note, "" if there is none.
@@ -437,7 +418,6 @@ def clusters_of_images(images: Array, runs: Sequence[ValidationPredictions]) -> 
 
     Args:
         images: Identities, (N,).
-        runs: Validation runs.
 
     Returns:
         Clusters, (N,); the images themselves if no run has all of them.

@@ -75,9 +75,7 @@ def column_value(
 
     Args:
         columns: What the columns are; see `TableSpec`.
-        measured: The run.
         runs: Runs of its row, one of which may have the default value of a setting.
-        backbone: The backbone, as tables name it.
 
     Returns:
         The key of the column, which is equal for all runs of a column, and its label.
@@ -136,11 +134,6 @@ def value_tables(
 ) -> list[Table]:
     """Averages over data sets, a column for each value, backbone, prompt or choice of texts.
 
-    Args:
-        measured: The test runs.
-        spec: What the columns, rows and metrics are.
-        layout: Says which published rows are shown.
-
     Returns:
         A table for each backbone, or one table whose columns are the backbones.
     """
@@ -161,11 +154,7 @@ def value_table(
     """One table of `value_tables`.
 
     Args:
-        runs: The test runs of the table.
         backbones: The runs of each backbone, whose labels name the columns or the sources.
-        spec: What the columns, rows and metrics are.
-        layout: Says which published rows are shown.
-        title: Title of the table.
     """
     tested = [run for run in runs if not method_info(run.run.trainer).trained]
     if spec.columns == "prompt":
@@ -212,8 +201,6 @@ def add_prompt_differences(entries: Entries, grid: ValueGrid, metric: str) -> No
 
     Args:
         entries: The cells of each row, one for each value. The difference is added in place.
-        grid: The runs.
-        metric: Name of the metric.
     """
     for position, value in enumerate(grid.values):
         untuned = grid.untuned_row(value)
@@ -302,9 +289,7 @@ class ValueGrid:
         """Puts each run into its row, value and data set.
 
         Args:
-            runs: The test runs of the table.
             backbones: The same runs by backbone.
-            column_of: The data set of each run.
         """
         backbone_of = {}
         for backbone in backbones:
@@ -355,13 +340,7 @@ class ValueGrid:
         return None
 
     def first_layer(self, row: Row, column: Column, runs: Sequence[Measured]) -> list[Measured]:
-        """The runs of a cell that may be pooled as seeds; others are named in `notes`.
-
-        Args:
-            row: Row of the cell.
-            column: Data set of the cell.
-            runs: Runs of the cell.
-        """
+        """The runs of a cell that may be pooled as seeds; others are named in `notes`."""
         layers = layers_of_cell(runs, self.notes)
         for layer in layers[1:]:
             names = ", ".join(run.run.name for run in layer)
@@ -384,7 +363,6 @@ class ValueGrid:
         Args:
             row: The row whose method is looked up.
             value: Key of `printed`.
-            metric: Name of the metric.
         """
         records = []
         for cell in self.cells_of(row, value):

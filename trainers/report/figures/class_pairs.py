@@ -83,10 +83,6 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
     """One panel per method: confidence of the wrong predictions by zero-shot similarity.
 
     The area of a circle grows with the number of mistakes of its pair.
-
-    Args:
-        methods: The mistakes of each method.
-        title: Title of the figure.
     """
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)

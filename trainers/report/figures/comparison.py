@@ -66,7 +66,6 @@ def draw_pairs(
         panels: The values, `panels[metric][group][method]`.
         before: What the plain bars are, in words.
         after: What the light, hatched bars are, in words.
-        numbers: Whether the values are printed above the bars.
     """
     groups_of_bars: list[Mapping[Method, BeforeAfter]] = []
     for groups in panels.values():
@@ -118,10 +117,8 @@ def draw_bars(
     """One panel of `draw_pairs`.
 
     Args:
-        axes: Where it is drawn.
         groups: The values, `groups[group][method]`. Group i stands around x = i.
         methods: The methods, in the order of their bars.
-        numbers: Whether the values are printed above the bars.
     """
     step = 0.8 / len(methods)  # of a method's two bars
     bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
@@ -160,7 +157,6 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figur
     """ECE by initial prompt: a line per prompt with a mark for each method.
 
     Args:
-        title: Title of the figure.
         ece: The values in percent, `ece[prompt][method]`.
     """
     # Sorted by the ECE of their worst method
@@ -208,7 +204,6 @@ def draw_plane(
     """A path over λ for each swept method, single marks for the others; lower right is best.
 
     Args:
-        title: Title of the figure.
         sweeps: For each swept method its points by λ.
         references: The point of each other method.
     """
@@ -392,7 +387,6 @@ def running(confidence: Array, correct: Array, position: Array, bins: int) -> Ru
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
         position: Place of each image in the stream, (N,).
-        bins: Number of bins of ECE.
     """
     order = position.argsort()
     confidence = confidence[order]
@@ -417,7 +411,6 @@ def draw_stream(curves: Mapping[str, tuple[str, Running]], title: str) -> Figure
 
     Args:
         curves: For each label the name of the method and its values.
-        title: Title of the figure.
     """
     with styled():
         figure = new_figure(PAGE, 2.6)

@@ -136,8 +136,6 @@ def draw_panel(axes: Axes, strip: Axes, data: Diagram | None) -> None:
     """One reliability diagram with the density of confidence below it.
 
     Args:
-        axes: Where the diagram is drawn.
-        strip: Where the density is drawn.
         data: The diagram; None for a run that is missing.
     """
     if data:
@@ -184,7 +182,6 @@ def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = ""
 
     Args:
         series: For each method accuracy and share, as fractions, at THRESHOLDS.
-        title: Title of the figure.
     """
     with styled():
         labels = [wrapped(method_info(method).label) for method in series]
@@ -277,12 +274,7 @@ class Summary:
 
 
 def summarise(grid: Grid, against_baseline: Sequence[Pair]) -> list[Summary]:
-    """Summarises each method on the first data set of a table.
-
-    Args:
-        grid: The runs.
-        against_baseline: The tests of each method against the baseline.
-    """
+    """Summarises each method on the first data set of a table."""
     column = grid.columns[0]
     differing = {pair.second for pair in against_baseline if pair.is_significant}
     summaries = []
@@ -299,7 +291,6 @@ def overview(grid: Grid, against_baseline: Sequence[Pair], baseline: str) -> Nam
 
     Args:
         grid: The runs of the demo.
-        against_baseline: The tests of each method against the baseline.
         baseline: Label of the baseline.
     """
     summaries = summarise(grid, against_baseline)
@@ -340,9 +331,7 @@ def draw_over_confidence(axes: Axes, data: Diagram, row: int) -> None:
     """A line from accuracy to mean confidence: its length to the right is over-confidence.
 
     Args:
-        axes: Where it is drawn.
         data: Accuracy and confidence of a method.
-        row: Vertical position of the row.
     """
     accuracy = 100 * data.accuracy
     confidence = 100 * data.confidence
@@ -357,11 +346,6 @@ def draw_over_confidence(axes: Axes, data: Diagram, row: int) -> None:
 
 def draw_error(axes: Axes, summary: Summary, row: int) -> None:
     """The debiased RMS error with its interval; filled if calibration differs from the baseline's.
-
-    Args:
-        axes: Where it is drawn.
-        summary: Summary of a method.
-        row: Vertical position of the row.
     """
     colour = method_info(summary.diagram.method).colour
     value = 100 * float(summary.error.value)

@@ -51,10 +51,6 @@ def skip_on_error(
 
     If it raises an exception, there is a warning instead of the figure, so that a report keeps its
     tables and its other figures.
-
-    Args:
-        make: Returns a figure, or several.
-        args: Its arguments.
     """
     try:
         figures = make(*args)
@@ -71,8 +67,6 @@ def legend_style(grid: Grid, row: Row, label: str = "") -> MethodInfo:
     """How a figure shows a row: its label, and its method's colour, lighter for further settings.
 
     Args:
-        grid: The runs.
-        row: The row.
         label: Label in place of the row's own; "" keeps that.
     """
     info = method_info(row.method)
@@ -94,10 +88,7 @@ def captioned(
     """A figure whose caption ends with the test images, and says if it shows one of several seeds.
 
     Args:
-        grid: The runs.
-        name: Name of the file.
         words: How the caption begins.
-        figure: The figure.
         columns: The columns whose images it shows; () for all.
         all_seeds: Whether it shows the mean of all seeds, or the first one.
     """
@@ -121,12 +112,7 @@ def report_figures(grids: Sequence[Grid]) -> Iterator[NamedFigure]:
 
 
 def main_figures(grid: Grid, suffix: str) -> Iterator[NamedFigure]:
-    """The figures of a main table.
-
-    Args:
-        grid: The runs of the table.
-        suffix: End of the figures' names, which tells backbones apart.
-    """
+    """The figures of a main table."""
     yield from skip_on_error(reliability_figure, grid, f"reliability_grid{suffix}")
     common = grid.common_columns()
     if len(common) > 1:
@@ -146,9 +132,7 @@ def sweep_figures(main: Grid, sweeps: Sequence[Grid], suffix: str) -> Iterator[N
     """The figures of the swept settings of a backbone.
 
     Args:
-        main: The runs with the main table's settings.
         sweeps: For each swept setting the runs that differ in it.
-        suffix: End of the figures' names, which tells backbones apart.
     """
     over_lambda = []  # the sweeps over λ, one for each method
     for grid in sweeps:
@@ -182,8 +166,6 @@ def common_lambda_figure(
         main: The runs with the main table's settings, which has the other methods.
         over_lambda: The runs of each sweep.
         grid: The sweep that has the column.
-        column: The data set.
-        suffix: End of the figure's name.
     """
     paths: dict[MethodInfo, dict[float, Point]] = {}
     for other in over_lambda:
@@ -203,7 +185,6 @@ def column_in(grid: Grid, column: Column) -> Column | None:
     There is at most one, because runs on the same images are in one column of a grid.
 
     Args:
-        grid: The grid.
         column: A column of another grid.
     """
     for candidate in grid.columns:
@@ -217,7 +198,6 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
 
     Args:
         grid: The runs, of which the first seed is drawn.
-        name: Name of the file.
     """
     rows: dict[MethodInfo, dict[str, Diagram]] = {}
     for row in grid.rows:
@@ -231,13 +211,7 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
 
 
 def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
-    """Selective accuracy of all methods that have these columns, the columns' images together.
-
-    Args:
-        grid: The runs.
-        columns: The data sets.
-        name: Name of the file.
-    """
+    """Selective accuracy of all methods that have these columns, the columns' images together."""
     series = {}
     for row in grid.rows_on(columns):
         series[legend_style(grid, row)] = selective_on(grid, row, columns, THRESHOLDS)
@@ -255,9 +229,7 @@ def selective_on(
     """Accuracy and share of the images above each threshold, over the images of all columns.
 
     Args:
-        grid: The runs.
         row: The method, of which the first seed is taken.
-        columns: The data sets.
         thresholds: Thresholds of confidence, (T,).
 
     Returns:
@@ -317,7 +289,6 @@ def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
 
     Args:
         grid: The runs with several numbers of steps.
-        suffix: End of the figure's name.
     """
     rows, columns = rows_of_steps(grid)
     if columns:
@@ -365,9 +336,7 @@ def step_panels(
     """ECE and accuracy after one and two steps, averaged over data sets.
 
     Args:
-        grid: The runs.
         rows: The rows after one and two steps, by the label of the method.
-        columns: The data sets.
     """
     panels: dict[str, dict[str, dict[MethodInfo, BeforeAfter]]] = {
         "ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
@@ -387,11 +356,8 @@ def lambda_figure(
     """The accuracy–ECE plane: swept methods as paths, the others as marks.
 
     Args:
-        grid: The runs, for labels.
-        column: The data set.
         sweeps: For each swept method its points by λ.
         others: The points of the other methods.
-        suffix: End of the figure's name.
     """
     name = grid.column_label(column)
     words = f"Accuracy and ECE over λ, {name}, {grid.heading}; lower right is best."
@@ -413,13 +379,7 @@ def lambda_points(grid: Grid, column: Column) -> dict[MethodInfo, dict[float, Po
 def other_points(
     grid: Grid, column: Column, sweeps: Mapping[MethodInfo, object],
 ) -> dict[MethodInfo, Point]:
-    """The rows of the methods that are not swept.
-
-    Args:
-        grid: The runs.
-        column: The data set.
-        sweeps: The methods that are swept.
-    """
+    """The rows of the methods that are not swept."""
     swept = {method.name for method in sweeps}
     points = {}
     for row, cell in grid.cells_on(column):
@@ -443,8 +403,6 @@ def prompt_figure(grid: Grid, column: Column, suffix: str = "") -> NamedFigure:
 
     Args:
         grid: The runs with several initial prompts.
-        column: The data set.
-        suffix: End of the figure's name.
     """
     name = grid.column_label(column)
     words = f"ECE by initial prompt on {name}, {grid.heading}."
@@ -467,10 +425,7 @@ def pair_figures(
     """The mistakes of methods by pair of classes; no figure if no run has what it needs.
 
     Args:
-        grid: The runs.
-        column: The data set.
         methods: Their keys, such as `soc`; () for all.
-        suffix: End of the figure's name.
     """
     data = {}
     for row, cell in grid.cells_on(column):
@@ -497,11 +452,6 @@ def stream_figures(grid: Grid, column: Column, suffix: str = "") -> Iterator[Nam
     """Accuracy and ECE over the stream of images, for the online methods and for zero-shot.
 
     The zero-shot curve has the images in the order of the first method.
-
-    Args:
-        grid: The runs.
-        column: The data set.
-        suffix: End of the figure's name.
     """
     curves: dict[str, tuple[str, Running]] = {}
     for row, cell in grid.cells_on(column):
@@ -534,13 +484,7 @@ def stream_position(measured: Measured) -> Array | None:
 
 
 def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
-    """Accuracy against ECE, both averaged over these columns.
-
-    Args:
-        grid: The runs.
-        columns: The data sets.
-        name: Name of the file.
-    """
+    """Accuracy against ECE, both averaged over these columns."""
     points = {}
     for row in grid.rows_on(columns):
         accuracy = 100 * grid.mean(row, columns, "accuracy")
@@ -563,7 +507,6 @@ def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]
 
     Args:
         grid: The runs on one data set, at all corruptions and severities.
-        name: Name of the data set.
         texts: Seeds and texts, for the caption.
     """
     columns = grid.main_columns()

@@ -99,7 +99,6 @@ def wrapped(label: str, width: int = 24) -> str:
     tells two rows apart.
 
     Args:
-        label: The label.
         width: Letters per line.
     """
     return "\n".join(textwrap.wrap(short(label, 4 * width), width))
@@ -137,8 +136,6 @@ def new_figure(width: float, height: float, **layout: Any) -> Figure:
     """A figure without pyplot and its global state.
 
     Args:
-        width: Width in inches.
-        height: Height in inches.
         layout: Paddings of the constrained layout.
     """
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**layout))
@@ -156,7 +153,6 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
     """A figure as a file of this kind. It holds no date: equal results give equal files.
 
     Args:
-        figure: The figure.
         kind: png, pdf or svg.
         dpi: Dots per inch of a png.
     """
@@ -225,7 +221,6 @@ def stamped(figure: Figure, text: str) -> Figure:
 
     Args:
         figure: Changed in place.
-        text: The line.
     """
     with styled():
         lay_out(figure)  # everything in it moves up
