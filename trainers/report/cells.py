@@ -28,7 +28,7 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
         None if there is no run, or one of them lacks the metric. Where a run was exported without
         the logits that it needs, a value that is no number, which is shown as –.
     """
-    if is_deviation(metric):
+    if metric.endswith(STD) and metric not in METRICS:
         return deviation_entry(cell, metric.removesuffix(STD))
     about = METRICS[metric]
     cell = measured_alike(cell, metric)
@@ -47,7 +47,7 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
         low = about.scale * float(only.low)
         high = about.scale * float(only.high)
         entry = replace(entry, low=low, high=high)
-    return replace(entry, ranked=are_ranked(cell))
+    return replace(entry, ranked=all(measured.is_ranked for measured in cell))
 
 
 def has_one_prediction(cell: Sequence[Measured]) -> bool:
@@ -61,11 +61,6 @@ def has_one_prediction(cell: Sequence[Measured]) -> bool:
     return True
 
 
-def is_deviation(metric: str) -> bool:
-    """Whether a name means the deviation of a metric over seeds."""
-    return metric.endswith(STD) and metric not in METRICS
-
-
 def values_of(cell: Sequence[Measured], metric: str) -> list[float] | None:
     """A metric of each run, as it is shown; None if there is no run or one lacks it."""
     values = []
@@ -74,11 +69,6 @@ def values_of(cell: Sequence[Measured], metric: str) -> list[float] | None:
             return None
         values.append(METRICS[metric].scale * measured.value(metric))
     return values or None
-
-
-def are_ranked(cell: Sequence[Measured]) -> bool:
-    """Whether all runs of a cell may be called best."""
-    return all(measured.is_ranked for measured in cell)
 
 
 def deviation_entry(cell: Sequence[Measured], metric: str) -> Entry | None:

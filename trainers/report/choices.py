@@ -32,7 +32,7 @@ from .measure import MOST_FAILURES, Measured, mean_over_seeds
 from .metrics import METRICS, ranking_metrics
 from .sentences import difference_words, listed
 from .table import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, text_entry
-from .validation import ImageSet, ValidationRuns, ValidationScores
+from .validation import ValidationRuns, ValidationScores, images_of
 
 SHORT_NAMES = {"λ": "LAMBDA", "δ": "DELTA"}
 Cell = dict[str, list[Measured]]  # value as JSON text -> test runs, one per seed
@@ -469,22 +469,6 @@ class Chooser:
                 "not all of them have it."
             )
         return scores
-
-
-def images_of(cell: Cell) -> ImageSet | None:
-    """The test images of a data set with their clusters; None if they are not known.
-
-    An image is listed once per run: one run may have groups of images where another has none.
-    """
-    images = []
-    clusters = []
-    for runs in cell.values():
-        for run in runs:
-            if run.image is None or run.cluster is None:
-                return None
-            images.append(run.image)
-            clusters.append(run.cluster)
-    return ImageSet(np.concatenate(images), np.concatenate(clusters))
 
 
 def choice_table(

@@ -514,7 +514,9 @@ def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[Named
     notes: list[str] = []
     written: list[str] = []
     for figure in figures:
-        figure = with_free_name(figure, drawn)
+        # Figures of an experiment with several backbones have equal names.
+        name = free_name(figure.name, [other.name for other in drawn])
+        figure = replace(figure, name=name)
         try:
             paths = style.save(figure.figure, folder / figure.name)
         except (UserError, OSError):  # a full disk, for instance
@@ -533,15 +535,6 @@ def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[Named
     if written or before:
         write_json(folder / LIST, written)
     return drawn, notes
-
-
-def with_free_name(figure: NamedFigure, drawn: Sequence[NamedFigure]) -> NamedFigure:
-    """The figure, with a number after its name if another one has this name.
-
-    Figures of an experiment with several backbones have equal names.
-    """
-    names = [other.name for other in drawn]
-    return replace(figure, name=free_name(figure.name, names))
 
 
 def with_distinct_names(tables: Sequence[Table]) -> list[Table]:

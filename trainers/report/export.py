@@ -29,32 +29,10 @@ logger = logging.getLogger(__name__)
 
 # What results.json keeps. Anything else, such as what a plugin adds, may hold a path.
 RESULTS = (
-    "trainer",
-    "seed",
-    "tag",
-    "n",
-    "classes",
-    "split",
-    "bins",
-    "flagged",
-    "finished",
-    "data_hash",
-    "weights_hash",
-    "precision",
-    "views",
-    "versions",
-    "device",
-    "threads",
-    "classnames",
-    "architecture",
-    "pixels",
-    "zero_shot",
-    "classes_in_64",
-    "init_weights_hash",
-    "seconds",
-    "seconds_per_image",
-    "adapt_seconds_per_image",
-    "peak_device_bytes",
+    "trainer", "seed", "tag", "n", "classes", "split", "bins", "flagged", "finished", "data_hash",
+    "weights_hash", "precision", "views", "versions", "device", "threads", "classnames",
+    "architecture", "pixels", "zero_shot", "classes_in_64", "init_weights_hash", "seconds",
+    "seconds_per_image", "adapt_seconds_per_image", "peak_device_bytes",
 )
 METRICS = ("accuracy", "confidence", "over_confidence", "ece", "ace")  # each also with `zero_shot_`
 COLUMNS = ("index", "label", "flagged", "image", "cluster", "position")  # of predictions.npz

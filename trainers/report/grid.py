@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
@@ -34,7 +34,6 @@ from .sentences import (
     corruption_of,
     dataset_words,
     difference_words,
-    images_words,
     is_untuned_prompt,
     method_name,
     prompt_words,
@@ -208,10 +207,6 @@ class Grid:
     def columns_of(self, dataset: str) -> list[Column]:
         """The columns of one data set. Their images may overlap."""
         return [column for column in self.columns if column.dataset == dataset]
-
-    def images(self, columns: Sequence[Column] = ()) -> str:
-        """The test images of some columns, or of all, in words."""
-        return images_words(self.counts(columns))
 
     def counts(self, columns: Sequence[Column] = ()) -> dict[str, list[int]]:
         """The number of test images of some columns, or of all, by label.
@@ -478,11 +473,6 @@ def is_among(column: Column, columns: Sequence[Column]) -> bool:
 
 def record_of(measured: Measured) -> RunRecord:
     return measured.record
-
-
-def select(runs: Iterable[Measured], is_wanted: Callable[[RunRecord], bool]) -> list[Measured]:
-    """The runs whose records fulfil a condition."""
-    return [measured for measured in runs if is_wanted(measured.record)]
 
 
 def groups_by_value(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,94 +25,65 @@ from ..runs.record_1_0 import read_settings, record_of_1_0
 from .predictions import Predictions, read_predictions
 from .sentences import listed
 
+# What a field of results.json may be.
+TEXT = "text"
+NAME = "a name"
 NUMBER = "a number from 0"
 COUNT = "a whole number above 0"
 FROM_ZERO = "a whole number from 0"
-
-
-# What a field may be. `type(value) is int` excludes True and False, which are instances of int.
-
-
-def is_text(value: Any) -> bool:
-    """Whether a value is a text of at most 1,000 letters."""
-    return isinstance(value, str) and len(value) <= 1000
-
-
-def is_name(value: Any) -> bool:
-    """Whether a value is a text that a table can show."""
-    return is_text(value) and bool(value.strip()) and is_printable(value)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite number from 0."""
-    return type(value) in (int, float) and 0 <= value <= 1e300
-
-
-def is_count(value: Any) -> bool:
-    """Whether a value is a whole number above 0."""
-    return type(value) is int and 1 <= value <= 10**10
-
-
-def is_from_zero(value: Any) -> bool:
-    """Whether a value is a whole number from 0."""
-    return type(value) is int and 0 <= value <= 2**63
-
-
-def is_list_of_texts(value: Any) -> bool:
-    """Whether a value is a list of texts, or null."""
-    return value is None or (isinstance(value, list) and all(map(is_text, value)))
-
-
-def is_pairs_of_texts(value: Any) -> bool:
-    """Whether a value is a mapping of texts, or null."""
-    return value is None or (isinstance(value, dict) and all(map(is_text, value.values())))
-
-
-def is_bool(value: Any) -> bool:
-    """Whether a value is true or false."""
-    return isinstance(value, bool)
-
-
-def is_mapping(value: Any) -> bool:
-    """Whether a value is a mapping."""
-    return isinstance(value, dict)
-
-
-KINDS: Mapping[str, Callable[[Any], bool]] = {
-    "text": is_text,
-    "a name": is_name,
-    NUMBER: is_number,
-    COUNT: is_count,
-    FROM_ZERO: is_from_zero,
-    "a list of texts": is_list_of_texts,
-    "pairs of texts": is_pairs_of_texts,
-    "true or false": is_bool,
-    "a record": is_mapping,
-}
+TEXTS = "a list of texts"
+PAIRS = "pairs of texts"
+BOOL = "true or false"
+RECORD = "a record"
 REQUIRED = {
-    "trainer": "a name", "dataset": "a name", "backbone": "a name", "seed": FROM_ZERO, "n": COUNT,
+    "trainer": NAME, "dataset": NAME, "backbone": NAME, "seed": FROM_ZERO, "n": COUNT,
     "classes": COUNT, "bins": COUNT, "accuracy": NUMBER, "ece": NUMBER,
 }
 OPTIONAL = {
-    "split": "a name",
-    "data_hash": "text",
-    "weights_hash": "text",
-    "device": "text",
-    "precision": "text",
-    "finished": "text",
-    "classnames": "a list of texts",
-    "versions": "pairs of texts",
-    "plugins": "pairs of texts",
-    "zero_shot": "true or false",
-    "complete": "true or false",
+    "split": NAME,
+    "data_hash": TEXT,
+    "weights_hash": TEXT,
+    "device": TEXT,
+    "precision": TEXT,
+    "finished": TEXT,
+    "classnames": TEXTS,
+    "versions": PAIRS,
+    "plugins": PAIRS,
+    "zero_shot": BOOL,
+    "complete": BOOL,
     "seconds_per_image": NUMBER,
     "adapt_seconds_per_image": NUMBER,
     "peak_device_bytes": NUMBER,
     "classes_in_64": NUMBER,
-    "record": "a record",
-    "files": "pairs of texts",
-    "exported": "true or false",
+    "record": RECORD,
+    "files": PAIRS,
+    "exported": BOOL,
 }
+SHOWN_UNFINISHED = 3  # folders that a note names
+
+
+def fits(value: Any, kind: str) -> bool:
+    """Whether the value of a field is what it may be."""
+    # `type(value) is int` excludes True and False, which are instances of int.
+    if kind == TEXT:
+        return isinstance(value, str) and len(value) <= 1000
+    if kind == NAME:  # a text that a table can show
+        return fits(value, TEXT) and bool(value.strip()) and is_printable(value)
+    if kind == NUMBER:
+        return type(value) in (int, float) and 0 <= value <= 1e300
+    if kind == COUNT:
+        return type(value) is int and 1 <= value <= 10**10
+    if kind == FROM_ZERO:
+        return type(value) is int and 0 <= value <= 2**63
+    if kind == TEXTS:
+        return value is None or (isinstance(value, list) and all(fits(v, TEXT) for v in value))
+    if kind == PAIRS:
+        if value is None:
+            return True
+        return isinstance(value, dict) and all(fits(text, TEXT) for text in value.values())
+    if kind == BOOL:
+        return isinstance(value, bool)
+    return isinstance(value, dict)
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -130,7 +101,7 @@ def read_results(path: Path) -> dict[str, Any]:
     if not results.get("complete", True):
         raise DataError(f"{path.name} is not complete")
     for key, kind in {**REQUIRED, **OPTIONAL}.items():
-        if key in results and not KINDS[kind](results[key]):
+        if key in results and not fits(results[key], kind):
             value = one_line(repr(results[key]), 80)
             raise DataError(f"{path.name}: {key} must be {kind}, not {value}")
     return results
@@ -154,9 +125,6 @@ def read_plain_json(path: Path) -> Any:
             f"{path.name} is not valid JSON ({words}); run the evaluation again"
         ) from error
     return content
-
-
-SHOWN_UNFINISHED = 3  # folders that a note names
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,11 +155,6 @@ class FinishedRun:
     @property
     def split(self) -> str:
         return str(self.record.data["split"])
-
-    @property
-    def planned_images(self) -> int:
-        """How many images it was to predict; some of them may be unreadable."""
-        return int(self.record.data["n"])
 
     @property
     def classnames(self) -> list[str]:
@@ -228,7 +191,10 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
         record = read_record(folder, results)
     else:
         record = read_1_0_record(folder, results)
-    check_image_count(results, record)
+    if results["n"] > record.data["n"]:
+        raise DataError(
+            f"results.json has {counted(results['n'], 'image')}, its record {record.data['n']:,}"
+        )
     return FinishedRun(folder, name or folder.name, record, results)
 
 
@@ -312,14 +278,6 @@ def read_1_0_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     return record_of_1_0(results, settings)
 
 
-def check_image_count(results: dict[str, Any], record: RunRecord) -> None:
-    """Refuses more predicted images than the run had."""
-    if results["n"] > record.data["n"]:
-        raise DataError(
-            f"results.json has {counted(results['n'], 'image')}, its record {record.data['n']:,}"
-        )
-
-
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]]:
     """All finished runs at or below some folders, and notes on folders that are left out.
 
@@ -339,7 +297,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
             name = name_below(folder, root)
             if "results.json" in files:
                 finished.setdefault(folder.resolve(), name)
-            elif is_started(files):
+            elif "config.yaml" in files or RECORD_FILE in files:
                 unfinished[folder.resolve()] = name
             for subfolder in subfolders:
                 if (folder / subfolder).is_symlink():
@@ -360,7 +318,10 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
         if not any(target.is_relative_to(root) for root in searched):
             others.append(name)
     if others:
-        notes.append(links_note(sorted(others)))
+        notes.append(
+            f"{listed(sorted(others))}: a link to a folder outside of those that were given, which "
+            "is not searched. Give it to the command to have its runs."
+        )
     return runs, notes
 
 
@@ -390,19 +351,6 @@ def name_below(folder: Path, root: Path) -> str:
     if relative == ".":
         return folder.resolve().name
     return relative
-
-
-def is_started(files: Sequence[str]) -> bool:
-    """Whether a folder has the files of a run that has begun."""
-    return "config.yaml" in files or RECORD_FILE in files
-
-
-def links_note(names: Sequence[str]) -> str:
-    """Which folders are not searched because they are links out of the folder that is."""
-    return (
-        f"{listed(names)}: a link to a folder outside of those that were given, which is not "
-        "searched. Give it to the command to have its runs."
-    )
 
 
 def unfinished_note(names: Sequence[str]) -> str:

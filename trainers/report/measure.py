@@ -229,11 +229,8 @@ class LabelledLogits:
 
 
 def measure_run(
-    run: FinishedRun,
-    data: Predictions,
-    options: MeasureOptions,
-    validation: Predictions | None = None,
-    cache: MeasuringCache | None = None,
+    run: FinishedRun, data: Predictions, options: MeasureOptions,
+    validation: Predictions | None = None, cache: MeasuringCache | None = None,
 ) -> Measured:
     """All metrics of a run.
 
@@ -269,7 +266,10 @@ def measure_run(
         classes = class_rows(data, run.classnames)
         mistakes = worst_mistakes(data, run.classnames)
     if not data.has_logits:  # nothing is known below the top class
-        mistakes = [with_top_class_only(mistake) for mistake in mistakes]
+        mistakes = [
+            replace(mistake, before=mistake.before[:1], after=mistake.after[:1])
+            for mistake in mistakes
+        ]
     if not run.has_zero_shot:
         # Its `zero_shot_logits` are a copy of its own logits, which is no comparison.
         zero_shot_metrics = {}
@@ -295,16 +295,11 @@ def measure_run(
         cluster=cache.shared(data.cluster),
         index=cache.shared(data.index),
         flagged=int(data.flagged.astype(bool).sum()),
-        skipped=max(0, run.planned_images - len(data.label)),
+        skipped=max(0, int(run.record.data["n"]) - len(data.label)),
         temperature_from=0 if validation is None else len(validation.label),
         has_logits=data.has_logits,
         has_unequal_classes=has_unequal_classes(data.label),
     )
-
-
-def with_top_class_only(mistake: Mistake) -> Mistake:
-    """A mistake without its second and third class."""
-    return replace(mistake, before=mistake.before[:1], after=mistake.after[:1])
 
 
 def has_unequal_classes(label: Array) -> bool:

@@ -599,10 +599,7 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
         compared += [pair.first, pair.second]
     notes += failure_notes(grid, compared)
     facts = [
-        images,
-        bins,
-        "differences are second − first with 95 % intervals",
-        "bold: p below 0.05",
+        images, bins, "differences are second − first with 95 % intervals", "bold: p below 0.05",
     ]
     return Table(
         name, title, list(COLUMNS), [RowBlock("Pair", rows)], notes, facts,

@@ -211,8 +211,7 @@ def check_record(stored: Mapping[str, Array], record: RunRecord) -> None:
 
 
 def check_arrays(
-    columns: Mapping[str, Array],
-    results: Mapping[str, Any],
+    columns: Mapping[str, Array], results: Mapping[str, Any],
     kinds: Mapping[str, ArrayKind] = ARRAYS,
 ) -> None:
     """Refuses arrays that are missing, or whose type or shape does not fit the results.

@@ -286,14 +286,8 @@ def temperature_note(grid: Grid) -> str:
 
 # The metrics of each table of single runs; what a plugin registers is in the last one.
 DECISIONS = (
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "selective_accuracy",
-    "share_above",
-    "risk",
-    "auroc",
-    "aurc",
+    "accuracy", "balanced_accuracy", "macro_f1", "selective_accuracy", "share_above", "risk",
+    "auroc", "aurc",
 )
 CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ace", "mce",
                "classwise_ece")

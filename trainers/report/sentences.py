@@ -230,15 +230,6 @@ def joined(words: Sequence[str], last: str) -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
-def images_words(counts: Mapping[str, Sequence[int]]) -> str:
-    """The sentence on test images for a note.
-
-    Args:
-        counts: Numbers of images, by label of the column.
-    """
-    return f"{images_fact(counts)}."
-
-
 def images_fact(counts: Mapping[str, Sequence[int]]) -> str:
     """The words on test images for a caption, without a full stop.
 

@@ -101,7 +101,9 @@ class ValidationRuns:
             # the command line does not matter.
             held_out.sort(key=lambda run: (-run.results["n"], str(run.folder.resolve())))
             for run in tested:
-                self.by_test[run] = of_same_corruption(held_out, run) or held_out
+                corruption = corruption_of(run.record)
+                alike = [other for other in held_out if corruption_of(other.record) == corruption]
+                self.by_test[run] = alike or held_out
         if unused:
             self.notes.append(
                 "On validation images, and not of the settings, data set and seed of any test "
@@ -157,12 +159,6 @@ def fallback_note(run: FinishedRun, predictions: Predictions) -> str:
         f"{run.name} is not used as a validation run: {count:,} of {total:,} images have their "
         "zero-shot prediction, because adaptation gave no finite number."
     )
-
-
-def of_same_corruption(held_out: Sequence[FinishedRun], run: FinishedRun) -> list[FinishedRun]:
-    """The validation runs on images with the corruption of a test run's images."""
-    corruption = corruption_of(run.record)
-    return [other for other in held_out if corruption_of(other.record) == corruption]
 
 
 def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:
@@ -321,11 +317,8 @@ class ValidationScores:
         return ValidationPredictions(data, images)
 
     def without_test_images(
-        self,
-        shared: Array,
-        by_run: Mapping[tuple[str, int], Sequence[ValidationPredictions]],
-        cell: Mapping[str, Sequence[Measured]],
-        where: str,
+        self, shared: Array, by_run: Mapping[tuple[str, int], Sequence[ValidationPredictions]],
+        cell: Mapping[str, Sequence[Measured]], where: str,
     ) -> tuple[Array | None, str]:
         """The shared validation images that are no test images.
 
@@ -337,20 +330,14 @@ class ValidationScores:
         Returns:
             Identities, or None if too many are test images; and a note, "" if there is none.
         """
-        test_sets = []
-        for runs in cell.values():
-            for run in runs:
-                if run.image is None or run.cluster is None:
-                    return None, (
-                        f"No choice on validation images for {where}: nothing says whether they "
-                        "are test images."
-                    )
-                test_sets.append(ImageSet(run.image, run.cluster))
+        test_images = images_of(cell)
+        if test_images is None:
+            return None, (
+                f"No choice on validation images for {where}: nothing says whether they are test "
+                "images."
+            )
         first = next(iter(by_run.values()))
-        clusters = clusters_of_images(shared, first)
-        overlap = np.zeros(len(shared), dtype=bool)
-        for test in test_sets:
-            overlap |= ImageSet(shared, clusters).is_in(test)
+        overlap = ImageSet(shared, clusters_of_images(shared, first)).is_in(test_images)
         count = int(overlap.sum())
         if count > MOST_SHARED * len(shared):
             return None, (
@@ -385,6 +372,22 @@ class ValidationScores:
                     )
                 return float(value.value)
         raise AssertionError("the shared images are those of a run")
+
+
+def images_of(cell: Mapping[str, Sequence[Measured]]) -> ImageSet | None:
+    """The test images of a data set with their clusters; None if they are not known.
+
+    An image is listed once per run: one run may have groups of images where another has none.
+    """
+    images = []
+    clusters = []
+    for runs in cell.values():
+        for run in runs:
+            if run.image is None or run.cluster is None:
+                return None
+            images.append(run.image)
+            clusters.append(run.cluster)
+    return ImageSet(np.concatenate(images), np.concatenate(clusters))
 
 
 def largest_shared_set(candidates: Sequence[Sequence[ValidationPredictions]]) -> Array:

@@ -46,10 +46,7 @@ COLUMN_LABELS: Mapping[str, Mapping[str, str]] = {  # as in the published tables
     "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},
 }
 TEXT_KEYS = (
-    "PROMPT.TEMPLATE",
-    "PROMPT.DESCRIPTIONS",
-    "PROMPT.ENSEMBLE",
-    "PROMPT.DESCRIPTION_FORMAT",
+    "PROMPT.TEMPLATE", "PROMPT.DESCRIPTIONS", "PROMPT.ENSEMBLE", "PROMPT.DESCRIPTION_FORMAT",
 )
 
 
@@ -281,9 +278,7 @@ class ValueGrid:
                 self.relabelled.append(label)
 
     def arrange(
-        self,
-        runs: Sequence[Measured],
-        backbones: Sequence[BackboneRuns],
+        self, runs: Sequence[Measured], backbones: Sequence[BackboneRuns],
         column_of: Mapping[Measured, Column],
     ) -> None:
         """Puts each run into its row, value and data set.

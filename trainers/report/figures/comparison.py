@@ -55,9 +55,7 @@ def mean_point(cell: Sequence[Measured]) -> Point:
 
 
 def draw_pairs(
-    panels: Mapping[str, Mapping[str, Mapping[Method, BeforeAfter]]],
-    before: str,
-    after: str,
+    panels: Mapping[str, Mapping[str, Mapping[Method, BeforeAfter]]], before: str, after: str,
     numbers: bool = False,
 ) -> Figure:
     """A panel per metric, with two bars for each group and method.
@@ -88,11 +86,7 @@ def draw_pairs(
             axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
             if low:
                 axes.text(
-                    0,
-                    -0.09,
-                    "axis does not start at 0",
-                    transform=axes.transAxes,
-                    fontsize=6,
+                    0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6,
                     color=GREY,
                 )
         edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
@@ -109,9 +103,7 @@ def draw_pairs(
 
 
 def draw_bars(
-    axes: Axes,
-    groups: Mapping[str, Mapping[Method, BeforeAfter]],
-    methods: Sequence[Method],
+    axes: Axes, groups: Mapping[str, Mapping[Method, BeforeAfter]], methods: Sequence[Method],
     numbers: bool,
 ) -> None:
     """One panel of `draw_pairs`.
@@ -247,14 +239,8 @@ def draw_plane(
             for number, (text, at) in enumerate(merged_labels(sweep, axes)):
                 side = -1 if number % 2 else 1  # neighbours on a path: above, then below
                 axes.annotate(
-                    text,
-                    at,
-                    xytext=(3.5 * side, 7.5 * side),
-                    textcoords="offset points",
-                    fontsize=6.5,
-                    ha="center",
-                    va="center",
-                    zorder=5,
+                    text, at, xytext=(3.5 * side, 7.5 * side), textcoords="offset points",
+                    fontsize=6.5, ha="center", va="center", zorder=5,
                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4},
                 )
         return figure
@@ -287,10 +273,7 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
                 severities |= set(levels)
                 accuracies, errors = coordinates([methods[method][level] for level in levels])
                 style: dict[str, Any] = {
-                    "color": info.colour,
-                    "marker": info.marker,
-                    "markersize": 3.5,
-                    "linewidth": 1,
+                    "color": info.colour, "marker": info.marker, "markersize": 3.5, "linewidth": 1,
                     "label": info.label,
                 }
                 panels[0, column].plot(levels, errors, **style)
@@ -424,10 +407,7 @@ def draw_stream(curves: Mapping[str, tuple[str, Running]], title: str) -> Figure
                 values.position, values.low, values.high, color=colour, alpha=0.12, linewidth=0
             )
             left.plot(
-                values.position,
-                values.accuracy,
-                color=colour,
-                linestyle=style,
+                values.position, values.accuracy, color=colour, linestyle=style,
                 label=short(label, 40),
             )
             right.plot(values.position, values.ece, color=colour, linestyle=style)

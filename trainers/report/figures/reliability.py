@@ -142,11 +142,7 @@ def draw_panel(axes: Axes, strip: Axes, data: Diagram | None) -> None:
         draw_bins(axes, data)
         # The square root shows sparse regions beside a spike.
         strip.imshow(
-            np.sqrt(data.density)[None],
-            cmap=DENSITY,
-            aspect="auto",
-            extent=(0, 1, 0, 1),
-            vmin=0,
+            np.sqrt(data.density)[None], cmap=DENSITY, aspect="auto", extent=(0, 1, 0, 1), vmin=0,
         )
         strip.spines[["top", "right"]].set_visible(True)
         strip.set(xlim=(0, 1))
@@ -208,9 +204,7 @@ def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = ""
         top.set_title(title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy of those kept")
         low.set(
-            ylabel="share kept",
-            ylim=(0, 1.03),
-            xlim=(0, 1),
+            ylabel="share kept", ylim=(0, 1.03), xlim=(0, 1),
             xlabel="keep predictions with confidence above",
         )
         figure.legend(loc="outside lower center", ncols=columns)
@@ -231,26 +225,14 @@ def draw_bins(axes: Axes, data: Diagram) -> None:
     axes.bar(x, accuracy, width=width, align="edge", color=face, edgecolor=ON_LIGHT, linewidth=0.3)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
         axes.bar(
-            x[mask],
-            gap[mask],
-            bottom=accuracy[mask],
-            width=width,
-            align="edge",
-            color=(1, 1, 1, 0.8),
-            edgecolor=tone,
-            hatch=hatch,
-            linewidth=0.4,
+            x[mask], gap[mask], bottom=accuracy[mask], width=width, align="edge",
+            color=(1, 1, 1, 0.8), edgecolor=tone, hatch=hatch, linewidth=0.4,
         )
     axes.add_line(Line2D([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=0.8))
     axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1])
     axes.text(
-        0.97,
-        0.05,
-        f"ECE {100 * data.ece:.1f}",
-        transform=axes.transAxes,
-        ha="right",
-        fontweight="bold",
-        fontsize=7,
+        0.97, 0.05, f"ECE {100 * data.ece:.1f}", transform=axes.transAxes, ha="right",
+        fontweight="bold", fontsize=7,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
     )
 
@@ -353,12 +335,6 @@ def draw_error(axes: Axes, summary: Summary, row: int) -> None:
     high = 100 * float(summary.error.high)
     fill = colour if summary.differs else "white"
     axes.errorbar(
-        value,
-        row,
-        xerr=[[value - low], [high - value]],
-        fmt="o",
-        color=colour,
-        capsize=2,
-        markersize=6,
-        markerfacecolor=fill,
+        value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
+        markersize=6, markerfacecolor=fill,
     )

@@ -18,11 +18,11 @@ from ...functional.arrays import Array, ArrayLike
 from ...functional.calibration import selective
 from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
 from ..arrange import by_backbone
-from ..grid import Column, Grid, Row, grid_of, largest_of_each_family, select, value_of
+from ..grid import Column, Grid, Row, grid_of, largest_of_each_family, value_of
 from ..layout import Layout
 from ..layout_tables import by_dataset, grid_texts
 from ..measure import Measured
-from ..sentences import listed
+from ..sentences import images_fact, listed
 from .class_pairs import draw_pair_errors, pair_errors_of
 from .comparison import (
     BeforeAfter,
@@ -92,7 +92,7 @@ def captioned(
         columns: The columns whose images it shows; () for all.
         all_seeds: Whether it shows the mean of all seeds, or the first one.
     """
-    caption = f"{words} {grid.images(columns)}"
+    caption = f"{words} {images_fact(grid.counts(columns))}."
     if not all_seeds and any(len(cell) > 1 for cell in grid.cells.values()):
         caption += " First seed of each."
     return NamedFigure(name, caption, figure)
@@ -570,7 +570,7 @@ def grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:
 def reliability(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
     """Reliability diagrams of the data sets in the paper's main text, then those of all."""
     main = layout.study.get("main", [])
-    chosen = select(measured, lambda record: record.data["dataset"] in main)
+    chosen = [run for run in measured if run.record.data["dataset"] in main]
     for grid in grids(chosen, layout):
         yield reliability_figure(grid, "reliability_main")
     for grid in grids(measured, layout):
