@@ -7,7 +7,7 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
-from promptcal.trainers.config.names import backbone_name
+from promptcal.trainers.config.settings import backbone_name
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 
 import test_hugging_face

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, build_trainer
-from promptcal.trainers.config.names import run_path
+from promptcal.trainers.config.settings import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 
 EXAMPLES = int(os.environ.get("PROMPTCAL_CHAINS", 12))  # runs; more for a longer test

@@ -5,11 +5,10 @@ import pytest
 import yaml
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
+from promptcal.datasets.utils.files import flatten, read_yaml
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.build import CONFIGS
-from promptcal.trainers.config.names import run_path
-from promptcal.trainers.config.safe_yaml import flatten, read_yaml
-from promptcal.trainers.config.settings import get_cfg_default, leaves
+from promptcal.trainers.config.settings import get_cfg_default, leaves, run_path
 from promptcal.trainers.experiments.definition import add, read_experiment
 from promptcal.trainers.experiments.plan import expand, select
 from promptcal.trainers.experiments.workspace import Workspace

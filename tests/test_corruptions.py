@@ -15,7 +15,7 @@ from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.synthetic import STRENGTHS, tile
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.names import run_path
+from promptcal.trainers.config.settings import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
 

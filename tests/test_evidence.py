@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 from promptcal.datasets.views import make_views
-from promptcal.datasets.views.pixels import Pixels
+from promptcal.datasets.views.geometry import Pixels
 from promptcal.trainers import adapt, load_clip, reference
 from promptcal.trainers.functional import calibration, objectives
 from promptcal.trainers.vlm.image_tower import normalise_pixels

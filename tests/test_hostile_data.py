@@ -16,7 +16,7 @@ from promptcal.datasets.imagenet_base import is_coops, read_classnames
 from promptcal.datasets.utils.errors import DataError, UserError, first_five, one_line
 from promptcal.datasets.utils.files import leads_out
 from promptcal.trainers.config import build_cfg
-from promptcal.trainers.config.names import run_path
+from promptcal.trainers.config.settings import run_path
 
 from common import make_image_folder
 from data_roots import SHARED, build, entries, write_split

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets.utils import cli
+from promptcal.datasets.utils.cli import load_plugins
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.tools import report, reproduce, train
 from promptcal.trainers.experiments.definition import add, experiment_file, read_experiment
 

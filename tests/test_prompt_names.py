@@ -7,7 +7,7 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.tools import train
-from promptcal.trainers.config.names import short_hash
+from promptcal.trainers.config.settings import short_hash
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompt_files import load_context, read_metadata
 from promptcal.trainers.vlm.prompt_protocol import prompt_protocol, protocol_of_path

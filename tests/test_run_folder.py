@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.names import path_safe, run_path
+from promptcal.trainers.config.settings import path_safe, run_path
 
 DTD = "configs/datasets/dtd.yaml"
 

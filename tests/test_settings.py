@@ -8,7 +8,6 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.train import main
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.help import readme_lines
-from promptcal.trainers.config.names import run_path
 from promptcal.trainers.config.settings import (
     Range,
     Setting,
@@ -19,6 +18,7 @@ from promptcal.trainers.config.settings import (
     leaves,
     method_settings,
     retag,
+    run_path,
     setting_title,
     setting_words,
     without_effect,

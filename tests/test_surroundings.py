@@ -12,7 +12,7 @@ from promptcal.datasets.utils.cli import torchrun_variables
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.names import run_path
+from promptcal.trainers.config.settings import run_path
 
 from common import make_image_folder, run_tool
 from folders import results_of

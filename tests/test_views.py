@@ -18,8 +18,7 @@ import torchvision.transforms as T
 from numba import types
 from PIL import Image
 from promptcal.datasets.views import ViewMaker, kernel_cache, kernels, make_views, reference
-from promptcal.datasets.views.geometry import draw_crops
-from promptcal.datasets.views.pixels import Pixels
+from promptcal.datasets.views.geometry import Pixels, draw_crops
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.openai_clip import clip
 
@@ -160,11 +159,11 @@ def test_memory_is_used_again_only_when_no_tensor_refers_to_it():
 
 @pytest.fixture
 def without_numba(monkeypatch) -> Iterator[None]:
-    for function in (kernel_cache.numba_works, kernel_cache.pipeline):
+    for function in (kernel_cache.numba_works, kernel_cache.view_pipeline):
         function.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)  # an import then fails
     yield
-    for function in (kernel_cache.numba_works, kernel_cache.pipeline):
+    for function in (kernel_cache.numba_works, kernel_cache.view_pipeline):
         function.cache_clear()
 
 
@@ -173,7 +172,7 @@ def test_without_numba_pillow_makes_the_views(mix, without_numba, caplog):
     maker = ViewMaker(5, 32, mix, 0, "squash", "bilinear")
     for index in range(3):
         assert torch.equal(maker(photo(), index), reference.make_views(photo(), index, maker))
-    assert kernel_cache.pipeline() == f"pillow-{PIL.__version__}" != kernel_cache.PIPELINE
+    assert kernel_cache.view_pipeline() == f"pillow-{PIL.__version__}" != kernel_cache.PIPELINE
     assert caplog.text.count("numba does not work here") == 1
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
-from promptcal.datasets.utils.plugins import load_plugins
+from promptcal.datasets.utils.cli import load_plugins, log_to_terminal, run_tool, tool_parser
 
 SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
 REACHED = {None: "", True: "reached", False: "missed"}  # words for a goal; None: there is none

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 import torchvision.transforms as T
 from PIL import Image
+from promptcal.datasets.views.geometry import OPENAI_MEAN, OPENAI_STD, Pixels
 from promptcal.datasets.views.maker import ViewMaker
-from promptcal.datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from promptcal.datasets.views.reference import chains
 from promptcal.tools.measuring import SHAPES, class_names, interleaved, random_clip, random_features
 from promptcal.trainers.api import build_method

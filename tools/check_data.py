@@ -15,10 +15,9 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 
 from promptcal.datasets.download.verify import inspect, table
 from promptcal.datasets.file_dataset import file_datasets, find_file_dataset
-from promptcal.datasets.utils.cli import run_tool, tool_parser
+from promptcal.datasets.utils.cli import load_plugins, run_tool, tool_parser
 from promptcal.datasets.utils.errors import reading
 from promptcal.datasets.utils.files import data_root
-from promptcal.datasets.utils.plugins import load_plugins
 
 
 def main(argv: Sequence[str] | None = None) -> int:

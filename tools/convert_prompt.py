@@ -13,9 +13,8 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
+from promptcal.datasets.utils.cli import load_plugins, log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.vlm.prompt_files import BACKBONE, EMBEDDED, METADATA, convert_prompt
 
 

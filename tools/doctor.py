@@ -17,9 +17,8 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import run_tool, tool_parser
+from promptcal.datasets.utils.cli import load_plugins, run_tool, tool_parser
 from promptcal.datasets.utils.files import data_root
-from promptcal.datasets.utils.plugins import load_plugins
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,9 +24,8 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 from promptcal.datasets.download.fetch import check_mirror
 from promptcal.datasets.download.install import download_coop, download_dataset
 from promptcal.datasets.file_dataset import file_datasets, find_file_dataset
-from promptcal.datasets.utils.cli import resumable, run_tool, tool_parser
+from promptcal.datasets.utils.cli import load_plugins, resumable, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError, WeightsError, reading
-from promptcal.datasets.utils.plugins import load_plugins
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,13 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import counted, log_to_terminal, run_tool, tool_parser
-from promptcal.datasets.utils.plugins import load_plugins
+from promptcal.datasets.utils.cli import (
+    counted,
+    load_plugins,
+    log_to_terminal,
+    run_tool,
+    tool_parser,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

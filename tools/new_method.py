@@ -18,9 +18,8 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import run_tool, tool, tool_parser
+from promptcal.datasets.utils.cli import load_plugins, run_tool, tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError, reading
-from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.registry import TRAINER_REGISTRY, branch_of, registered_name
 
 CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")

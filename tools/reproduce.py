@@ -19,9 +19,14 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, tool_parser
+from promptcal.datasets.utils.cli import (
+    load_plugins,
+    log_to_terminal,
+    resumable,
+    run_tool,
+    tool_parser,
+)
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.experiments.definition import experiment_file, list_experiments
 from promptcal.trainers.experiments.slurm_options import ARRAY_PARALLELISM, check_slurm, parse_slurm
 

@@ -17,12 +17,10 @@ from urllib.parse import urlencode
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import counted, run_tool, tool_parser
+from promptcal.datasets.utils.cli import counted, load_plugins, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.datasets.utils.files import read_json
-from promptcal.datasets.utils.plugins import load_plugins
-from promptcal.trainers.config.names import event_folder, zero_shot_event_folder
-from promptcal.trainers.config.settings import setting_words
+from promptcal.trainers.config.settings import event_folder, setting_words, zero_shot_event_folder
 from promptcal.trainers.registry import ZERO_SHOT, method_info
 from promptcal.trainers.report.sentences import difference_words, plain_text
 from promptcal.trainers.runs.record import FILE_NAME, RunRecord

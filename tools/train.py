@@ -15,14 +15,18 @@ if __name__ == "__main__":  # import the package from this checkout, whatever is
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets import DATASET_REGISTRY
-from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, tool_parser
+from promptcal.datasets.utils.cli import (
+    load_plugins,
+    log_to_terminal,
+    resumable,
+    run_tool,
+    tool_parser,
+)
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.help import help_text
 from promptcal.trainers.config.layers import dataset_layers
-from promptcal.trainers.config.names import path_safe, run_path
-from promptcal.trainers.config.settings import effective_settings, leaves
+from promptcal.trainers.config.settings import effective_settings, leaves, path_safe, run_path
 from promptcal.trainers.config.table import TABLE
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
@@ -50,7 +54,6 @@ class Sweep(NamedTuple):
         return [[self.key, value] for value in self.values]
 
 
-@resumable()
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a trainer for each value of a sweep and each seed, and prints the tables of results.
 
@@ -63,6 +66,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.help_settings is not None:
         print(help_text(args.help_settings or args.trainer))
         return
+    with resumable():
+        run_all(args)
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """Runs a trainer for each value of a sweep and each seed, and prints the tables of results.
+
+    Args:
+        args: The arguments of the command.
+    """
     check_flags(args)
     check_root(args)
     # All configs are made, and refused if need be, before the first run begins.

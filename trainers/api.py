@@ -14,12 +14,12 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets.utils.errors import ConfigError, explaining_faults
+from ..datasets.utils.files import flatten
 from ..datasets.views import ViewMaker
 from ..datasets.views.images import open_image, to_rgb
 from ..datasets.views.loader import batched
 from .base import BaseTrainer
 from .config.build import cfg_from_python, refuse_arguments
-from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
 from .engine.features import stored_type
 from .engine.predict import adapt_images

@@ -6,10 +6,12 @@ folder), the model, and the steps of the run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,15 +21,16 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import DataOptions, Dataset, build_dataset
-from ..datasets.eval_data import EvalData
+from ..datasets.build import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
+from ..datasets.utils.cli import LOGGER
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.names import results_name, run_path
-from .config.settings import Setting, retag, tag_of
+from ..datasets.views.kernel_cache import view_pipeline
+from .config.build import parse_regularisers
+from .config.settings import Setting, results_name, retag, run_path, tag_of
 from .config.table import is_openai
-from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
 from .engine.features import ViewStore
 from .engine.predict import Predictor
@@ -35,7 +38,7 @@ from .registry import LAST, find_method
 from .runs.dist import Distributed
 from .runs.make_record import PromptFacts, RunFacts, learnt_prompt, make_record
 from .runs.record import RunRecord
-from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictions
+from .runs.run_dir import AskedRun, Results, RunDir, read_predictions
 from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
 from .vlm.class_texts import ClassTexts
@@ -346,6 +349,7 @@ class BaseTrainer:
             data=self.data,
             identity=self.identity,
             num_views=self.num_views,
+            pipeline=view_pipeline(),
             pixels=self.backbone_pixels,
             prompt=self.prompt_facts,
             source_classes=self.source_classes,
@@ -394,7 +398,9 @@ class BaseTrainer:
     @cached_property
     def clip(self) -> PromptedCLIP:
         """The model with the class names and the prompt that all images start from."""
-        return self.make_clip(self.loaded_model)
+        clip = self.make_clip(self.loaded_model)
+        self.check_clip(clip)
+        return clip
 
     @cached_property
     def loaded_model(self) -> LoadedModel:
@@ -407,7 +413,7 @@ class BaseTrainer:
         warn_of_small(name, self.cfg.DATASET.NAME)
         if self.numerics.precision == "bf16":
             logger.warning(BF16_WARNING)
-        return LoadedModel(backbone, self.data.classnames)
+        return LoadedModel(backbone, self.classnames)
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """Builds the model with the initial prompt of the settings. Some methods make another one.
@@ -416,6 +422,9 @@ class BaseTrainer:
             self.cfg, model.backbone, model.classnames, self.numerics.precision, self.texts,
             prompt_hash=self.prompt_facts.hash if self.cfg.MODEL.INIT_WEIGHTS else "",
         )
+
+    def check_clip(self, clip: PromptedCLIP) -> None:
+        """Warns where a method cannot do its work with a model and its classes."""
 
     @cached_property
     def texts(self) -> ClassTexts | None:
@@ -555,6 +564,18 @@ class BaseTrainer:
             if self.log_name:
                 self.run_dir.note(result_block(results, self.learns))
         return self.dist.broadcast(results)
+
+
+@contextmanager
+def early_lines() -> Iterator[list[logging.LogRecord]]:
+    """Collects log lines while a run has no folder yet."""
+    # A level that no line has: the handler never passes them on by itself.
+    handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
+    LOGGER.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        LOGGER.removeHandler(handler)
 
 
 def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before: str) -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
+from .config.build import require_kept_views
 from .config.settings import Range, Setting
-from .config.validation import require_kept_views
 from .engine.key_cache import KeyCache
 from .functional.objectives import entropy
 from .online import SCALE_SETTING, VALUES, VIEW_SETTINGS, VIEWS, show_values

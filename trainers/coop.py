@@ -19,8 +19,15 @@ from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from ..datasets.utils.lock import FolderLock
 from .base import BaseTrainer, without_few_shot_sampling
-from .config.names import backbone_name, run_path
-from .config.settings import Check, Range, Setting, leaves, settings_of_training
+from .config.settings import (
+    Check,
+    Range,
+    Setting,
+    backbone_name,
+    leaves,
+    run_path,
+    settings_of_training,
+)
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .fewshot.training_images import TrainingImages

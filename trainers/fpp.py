@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.names import backbone_name
-from .config.settings import OneOf, Range, Setting
+from .config.build import require
+from .config.settings import OneOf, Range, Setting, backbone_name
 from .config.table import CLASS_TOKEN_POSITION
-from .config.validation import require
 from .registry import TRAINER_REGISTRY
 from .runs.make_record import hash_of_protocol
 from .runs.run_dir import Results

@@ -8,7 +8,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .base import BaseTrainer
-from .config.validation import require_kept_views
+from .config.build import require_kept_views
 from .engine.adapted import Adapted
 from .functional.posthoc import cots_columns
 

@@ -12,8 +12,8 @@ from yacs.config import CfgNode
 
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
+from .config.build import require_kept_views
 from .config.settings import OneOf, Range, Setting
-from .config.validation import require_kept_views
 from .engine.adapted import Adapted
 from .functional.objectives import class_logits, confident_views
 from .registry import branch_of

@@ -10,7 +10,7 @@ from .config.settings import OneOf, Range, Setting
 from .functional.objectives import balance, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
-from .vlm.prompted_clip import LoadedModel, PromptedCLIP
+from .vlm.prompted_clip import PromptedCLIP
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,8 @@ class SoC(TPT):
         ),
     ]
 
-    def make_clip(self, model: LoadedModel) -> PromptedCLIP:
-        """The model, with a warning where SoC's term is zero for its classes."""
-        clip = super().make_clip(model)
+    def check_clip(self, clip: PromptedCLIP) -> None:
+        """Warns where SoC's term is zero for the classes of a model."""
         if not clip.text.is_meta and not self.penalty(clip.text) > 0:  # meta tensors have no values
             logger.warning(
                 "SoC's term is zero for these %d classes, so SoC equals TPT: with two classes, or "
@@ -73,7 +72,6 @@ class SoC(TPT):
                 "is 0 with %s similarities (use TRAINER.SOC.NORM max)",
                 len(clip.classnames), self.cfg.TRAINER.SOC.NORM,
             )
-        return clip
 
     def penalty(self, text: Tensor) -> Tensor:
         """mean_{i<j} Huber(s̃_ij, δ), from 0."""

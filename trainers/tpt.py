@@ -18,7 +18,7 @@ from yacs.config import CfgNode
 from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .config.validation import parse_regularisers, require_kept_views
+from .config.build import parse_regularisers, require_kept_views
 from .engine.adapted import Adapted
 from .engine.continual import ContinualContext, Moments, TunableText
 from .engine.jacobian_cache import build_jacobian

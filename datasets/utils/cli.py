@@ -1,4 +1,5 @@
-"""Runs a command: one line per user error, exit status, signals, streams, log lines on a terminal.
+"""Runs a command: one line per user error, exit status, signals, streams, log lines on a terminal,
+plugins.
 """
 from __future__ import annotations
 
@@ -11,20 +12,25 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from .errors import UserError, explaining_faults
+from .errors import ConfigError, UserError, explaining_faults, one_line
 
 LOGGER = logging.getLogger("promptcal")
 # Seconds in which torchrun ends the other processes after the first one has printed their common
 # error.
 WAIT = 30.0
+PLUGINS = "PROMPTCAL_PLUGINS"  # variable with module names, separated by commas or colons
+PLUGIN_GROUP = "promptcal.plugins"  # entry points of installed packages
 
 
 def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -109,6 +115,63 @@ def tool_parser(doc: str | None) -> ToolParser:
                         help="module that registers own methods, data sets, metrics or backbones; "
                              "may be repeated")
     return parser
+
+
+def load_plugins(names: Iterable[str] = ()) -> None:
+    """Imports plugins: those called `names`, of the environment variable, of installed packages.
+
+    The variable then has the names too, so that processes which are started from here import the
+    same plugins.
+
+    Args:
+        names: Names of modules. A text may hold several, separated by commas, colons or spaces.
+    """
+    modules: dict[str, None] = {}  # each once, in order
+    for text in (os.environ.get(PLUGINS, ""), *names):
+        for name in re.split(r"[,:\s]+", text):
+            if name:
+                modules[name] = None
+    if modules:
+        os.environ[PLUGINS] = ",".join(modules)
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)  # as `python -m` does
+    for name in modules:
+        import_plugin(name, f"plugin '{name}'")
+    for entry in entry_points(group=PLUGIN_GROUP):
+        package = entry.dist.name if entry.dist else "a package"
+        import_plugin(entry.module, f"plugin '{entry.module}' of the installed package {package}")
+
+
+def import_plugin(name: str, what: str) -> None:
+    """Imports a plugin; any error becomes one line with the place where it was raised.
+
+    Args:
+        name: Name of the module.
+        what: The plugin in words, for the message.
+    """
+    if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
+        raise ConfigError(f"{what} is not a module's name: write it as in Python's import, such as "
+                          f"lab.hinge for lab/hinge.py")
+    try:
+        import_module(name)
+    except (Exception, SystemExit) as error:
+        absent = ""
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            absent = error.name
+        # Not something that the plugin imports, but itself or a package that holds it.
+        if absent and f"{name}.".startswith(f"{absent}."):
+            raise ConfigError(f"{what} is not found: there is no module '{absent}' in "
+                              f"{Path.cwd()} or among the installed packages") from error
+        if isinstance(error, UserError):
+            raise ConfigError(f"{what}: {error}") from error
+        where = ""
+        if not isinstance(error, SyntaxError):  # which says where it is
+            for frame in traceback.extract_tb(error.__traceback__):
+                if "importlib" not in frame.filename:
+                    where = f" ({frame.filename}, line {frame.lineno})"
+        raise ConfigError(f"{what} cannot be imported: {type(error).__name__}: "
+                          f"{one_line(error, 300)}{where}") from error
 
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:

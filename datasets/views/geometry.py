@@ -1,13 +1,68 @@
-"""Specifies the views of an image, and draws where in the image they are cut."""
+"""Says what images a backbone takes, what views are made of an image, and where they are cut.
+
+This module does not import torch, so that a config can be read and a cache be found without it.
+"""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from ..utils.errors import ConfigError
+
+# Mean and standard deviation of red, green and blue in OpenAI's training data
+OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+RESIZES = ("shortest", "squash")
+INTERPOLATIONS = ("bicubic", "bilinear")
 SCALE = (0.08, 1.0)  # share of the image's area that a crop covers
 RATIO = (3 / 4, 4 / 3)  # width by height of a crop
 ATTEMPTS = 10  # draws of a crop that fits, before the largest central one is taken
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How the plain view is made, and how every view is normalised. The defaults are OpenAI's."""
+
+    size: int  # pixels per side
+    mean: tuple[float, ...] = OPENAI_MEAN
+    std: tuple[float, ...] = OPENAI_STD
+    # shortest: the shorter side becomes `size`, then the central square is cut. squash: both sides
+    # become `size`.
+    resize: str = "shortest"
+    interpolation: str = "bicubic"
+
+    @classmethod
+    def checked(
+        cls, size: int, mean: Sequence[float], std: Sequence[float], resize: str,
+        interpolation: str,
+    ) -> Pixels:
+        """Returns the values of a user or of a model's files; refuses those that cannot be used.
+
+        Args:
+            size: Number of pixels per side.
+            mean: Means of red, green and blue.
+            std: Standard deviations of red, green and blue.
+            resize: One of RESIZES.
+            interpolation: One of INTERPOLATIONS.
+        """
+        means = tuple(map(float, mean))
+        deviations = tuple(map(float, std))
+        if len(means) != 3 or len(deviations) != 3 or min(deviations) <= 0:
+            raise ConfigError(
+                f"pixels need three means and three positive deviations, not {means}, {deviations}")
+        for value, choices in ((resize, RESIZES), (interpolation, INTERPOLATIONS)):
+            if value not in choices:
+                raise ConfigError(
+                    f"'{value}' is not a supported way to resize images: use {' or '.join(choices)}"
+                )
+        return cls(size, means, deviations, resize, interpolation)
+
+    def non_default(self) -> dict[str, object]:
+        """The fields that differ from OpenAI's, apart from the size."""
+        default = asdict(Pixels(self.size))
+        return {name: value for name, value in asdict(self).items() if value != default[name]}
 
 
 @dataclass(frozen=True)

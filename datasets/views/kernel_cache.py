@@ -65,7 +65,7 @@ def numba_works() -> bool:
 
 
 @cache
-def pipeline() -> str:
+def view_pipeline() -> str:
     """The name of the pipeline that makes views on this machine."""
     if numba_works():
         return PIPELINE

@@ -11,10 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from . import reference
-from .geometry import ViewSpec, draw_crops
+from .geometry import Pixels, ViewSpec, draw_crops
 from .images import to_rgb
 from .kernel_cache import compiled_kernels, numba_works
-from .pixels import Pixels
 
 
 @dataclass(frozen=True)

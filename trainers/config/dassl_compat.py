@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
 
 from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.files import plain_value
 from .registry import TRAINER_REGISTRY, registered_name
-from .safe_yaml import plain_value
 from .table import TABLE
 
 # Ignored with any value. Full names, or prefixes that end in a dot.

@@ -18,6 +18,7 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.files import flatten, plain_value, read_yaml
 from ...datasets.utils.registry import nearest
 from .dassl_compat import (
     OUR_KEYS_WITH_OTHER_VALUES,
@@ -40,7 +41,6 @@ from .registry import (
     method_settings,
     registered_name,
 )
-from .safe_yaml import flatten, plain_value, read_yaml
 from .setting import Setting, undeclared_setting
 from .table import SHARED
 

@@ -157,8 +157,8 @@ class Setting:
         is_limit: Whether all values above what the default stands for mean the same as it.
         names_file: Whether it names a file. Records and labels have the file's name and a hash of
             its content instead of its path.
-        recorded: A function that returns what records state instead of a value that may have a
-            path in it, but is no file's; None = the value.
+        names_backbone: Whether it names a backbone, perhaps by a path. Records have the backbone's
+            short name instead.
         in_path: Whether it is a folder of its own in a run's path, so that it is not in the tag.
         rounding: Whether it changes predictions by rounding alone. Such a setting makes no other
             row, label or folder.
@@ -180,7 +180,7 @@ class Setting:
     canonical: Callable[[object], object] | None = None
     is_limit: bool = False
     names_file: bool = False
-    recorded: Callable[[str], str] | None = None
+    names_backbone: bool = False
     in_path: bool = False
     rounding: bool = False
     show: str | Callable[[object], str] = ""

@@ -11,9 +11,8 @@ from contextlib import suppress
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.columns import canonical_columns, is_column_choice
-from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
+from ...datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
 from ..functional import BINS
-from .names import backbone_name
 from .registry import MethodInfo, method_key
 from .setting import Check, OneOf, Range, Role, Setting, Settings, plain_number
 
@@ -450,7 +449,7 @@ TABLE: Sequence[Setting] = (
         Role.MODEL,
         Check(bool, "a model's name, a path to weights, open_clip:MODEL/TAG or hf:FOLDER",
               good=("ViT-B/16", "small"), bad=("",)),
-        in_path=True, recorded=backbone_name),
+        in_path=True, names_backbone=True),
     Setting(
         "MODEL.BACKBONE.LABEL", "", "name of the backbone in tables; empty = its own name",
         Role.REPORTING, LABEL),

@@ -24,9 +24,8 @@ from ...datasets.identity import ImageIdentity, identify
 from ...datasets.image_index import ImageIndex
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError, WeightsError
-from ...datasets.utils.files import write_arrays, write_json, write_text
-from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
-from ..config.safe_yaml import flatten, unflatten
+from ...datasets.utils.files import flatten, unflatten, write_arrays, write_json, write_text
+from ...datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
 from ..config.settings import leaves
 from ..functional import BINS
 from ..functional.arrays import log_softmax

@@ -13,7 +13,7 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..base import BaseTrainer
-from ..config.names import run_path
+from ..config.settings import run_path
 from ..registry import TRAINER_REGISTRY
 from ..runs.run_dir import Results, read_predictions
 from ..runs.summary import END_OF_TRAINING

@@ -18,7 +18,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, run_name
-from ...datasets.eval_data import EvalData
+from ...datasets.build import EvalData
 from ...datasets.identity import ImageIdentity, hash_contents
 from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ...datasets.eval_data import EvalData
+from ...datasets.build import EvalData
 from ..runs.dist import Distributed
 from ..vlm.numerics import Numerics
 from ..vlm.prompted_clip import PromptedCLIP

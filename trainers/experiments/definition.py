@@ -14,10 +14,10 @@ from tabulate import tabulate
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError, UnknownNameError, UserError
+from ...datasets.utils.files import read_yaml
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, dataset_file_of
 from ..config.layers import dataset_layers
-from ..config.safe_yaml import read_yaml
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, find_method, method_key, registered_name
 from ..report import published
 from .layouts import layout_fields

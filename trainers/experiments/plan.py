@@ -15,8 +15,14 @@ from ...datasets import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
-from ..config.names import path_safe, run_path
-from ..config.settings import Role, changed_settings, effective_settings, find_setting
+from ..config.settings import (
+    Role,
+    changed_settings,
+    effective_settings,
+    find_setting,
+    path_safe,
+    run_path,
+)
 from ..coop import CoOp
 from ..registry import method_key
 from ..report.choices import refers_to

@@ -9,8 +9,7 @@ from pathlib import Path
 from yacs.config import CfgNode
 
 from ...datasets.download.verify import Finding
-from ..config.names import backbone_name
-from ..config.settings import Role, effective_settings, find_setting, setting_words
+from ..config.settings import Role, backbone_name, effective_settings, find_setting, setting_words
 from ..coop import epochs_of
 from ..registry import method_info
 from ..runs.record import canonical_json

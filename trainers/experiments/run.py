@@ -20,9 +20,8 @@ from queue import SimpleQueue
 import torch
 from tqdm import tqdm
 
-from ...datasets.utils.cli import LOGGER, ending_signals
+from ...datasets.utils.cli import LOGGER, ending_signals, load_plugins
 from ...datasets.utils.errors import UserError
-from ...datasets.utils.plugins import load_plugins
 from ...datasets.utils.progress import PlainProgress, progress_bar
 from ..coop import trained_prompt
 from ..registry import build_trainer

@@ -16,7 +16,7 @@ from ...datasets.utils.errors import ConfigError, explaining_faults
 from ..api import Options, checked_model, option_pairs
 from ..config.build import cfg_from_python, refuse_arguments
 from ..config.layers import Config
-from ..config.names import run_path
+from ..config.settings import run_path
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, method_key
 from ..report.tensorboard_figures import write_tensorboard_figures
 from ..runs.run_dir import read_predictions

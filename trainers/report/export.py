@@ -18,7 +18,7 @@ import numpy as np
 
 from ...datasets.utils.errors import ConfigError, DataError
 from ...datasets.utils.files import Damaged, make_folder, read_arrays, write_arrays, write_json
-from ..config.names import path_safe
+from ..config.settings import path_safe
 from ..functional.arrays import Array, log_softmax
 from ..runs.record import FILE_NAME as RECORD_FILE
 from ..runs.record import hashes_of_files

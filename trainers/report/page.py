@@ -25,7 +25,7 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import leads_out, open_regular
 from ...datasets.views.images import open_image
-from ..config.names import untuned_words
+from ..config.settings import untuned_words
 from ..functional import calibration as cal
 from ..registry import method_info
 from .figures.style import NamedFigure, inline_svg

@@ -6,8 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..config.names import SHOTS, untuned_words
-from ..config.settings import setting_words
+from ..config.settings import SHOTS, setting_words, untuned_words
 from ..registry import method_info
 from ..runs.record import WORDS, Difference, RunRecord, value_label
 

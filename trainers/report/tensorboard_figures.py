@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.utils.errors import one_line
 from ...datasets.utils.files import read_regular
-from ..config.names import event_folder
+from ..config.settings import event_folder
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import ZERO_SHOT, method_info

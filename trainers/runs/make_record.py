@@ -10,8 +10,8 @@ from yacs.config import CfgNode
 
 from ... import __version__
 from ...datasets.base import dataset_label, run_name
+from ...datasets.build import EvalData
 from ...datasets.columns import parse_columns
-from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
 from ...datasets.utils.source import (
     hash_files,
@@ -20,10 +20,15 @@ from ...datasets.utils.source import (
     plugin_source,
     source_file,
 )
-from ...datasets.views.kernel_cache import pipeline
 from ..config.build import dataset_file_of
-from ..config.names import backbone_name
-from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
+from ..config.settings import (
+    Role,
+    backbone_name,
+    changed_settings,
+    effective_settings,
+    find_setting,
+    leaves,
+)
 from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
 from ..registry import backbone_label, method_info, method_key
 from ..vlm.numerics import Numerics, resolve_precision
@@ -55,6 +60,7 @@ class RunFacts:
         data: The images.
         identity: The content hashes of these images.
         num_views: Number of views of each image that the method uses.
+        pipeline: Name of the code that makes views.
         weights: Hash of the backbone's weights.
         pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
             values to compare with; {} otherwise.
@@ -70,6 +76,7 @@ class RunFacts:
     data: EvalData
     identity: ImageIdentity
     num_views: int
+    pipeline: str
     weights: str
     pixels: Mapping[str, Any]
     prompt: PromptFacts
@@ -137,7 +144,7 @@ def make_record(facts: RunFacts) -> RunRecord:
     changed = changed_settings(cfg, resolved, trains)
     return RunRecord(
         data=data_section(cfg, facts.data, facts.identity),
-        views=views_section(cfg, augmix, facts.num_views, changed),
+        views=views_section(facts, augmix, changed),
         model=model_section(cfg, facts.weights, facts.prompt),
         method=method_section(cfg, facts.source_classes, facts.online, facts.training),
         numerics=numerics_section(cfg, facts.numerics, facts.tunes_context),
@@ -173,7 +180,7 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
 
 
 def views_section(
-    cfg: CfgNode, augmix_by_default: bool, num_views: int, changed: Mapping[str, object],
+    facts: RunFacts, augmix_by_default: bool, changed: Mapping[str, object],
 ) -> dict[str, Any]:
     """Returns the section `views`: how views are made.
 
@@ -183,12 +190,13 @@ def views_section(
     INPUT says otherwise.
 
     Args:
-        cfg: All settings.
+        facts: What the record is made of.
         augmix_by_default: Whether TTA.AUGMIX auto means on, on this data set.
-        num_views: Number of views of each image that the method uses.
         changed: The settings that differ from the defaults.
     """
-    section: dict[str, Any] = {"pipeline": pipeline(), "count": num_views}
+    cfg = facts.cfg
+    num_views = facts.num_views
+    section: dict[str, Any] = {"pipeline": facts.pipeline, "count": num_views}
     if num_views > 1 and cfg.TTA.AUGMIX == "auto":
         section["augmix"] = augmix_by_default
     elif num_views > 1:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from logging.handlers import MemoryHandler, WatchedFileHandler
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -912,18 +912,6 @@ class RunLog(WatchedFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
-
-
-@contextmanager
-def early_lines() -> Iterator[list[logging.LogRecord]]:
-    """Collects log lines while a run has no folder yet."""
-    # A level that no line has: the handler never passes them on by itself.
-    handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
-    LOGGER.addHandler(handler)
-    try:
-        yield handler.buffer
-    finally:
-        LOGGER.removeHandler(handler)
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from ... import __version__
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.source import is_plugin
-from ..config.names import backbone_name, untuned_words
-from ..config.settings import setting_words
+from ..config.settings import backbone_name, setting_words, untuned_words
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, method_info, reset_words
 from .record import RunRecord, describe_difference, group_records, value_label

@@ -31,7 +31,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.utils.files import writing
 from ...datasets.utils.progress import progress_bar
-from ..config.names import event_folder, zero_shot_event_folder
+from ..config.settings import event_folder, zero_shot_event_folder
 from ..functional import BINS
 from ..functional.arrays import top_class
 from ..functional.calibration import ece

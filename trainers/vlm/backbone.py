@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Self
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.utils.errors import ConfigError, DataError, UserError, WeightsError, one_line
-from ...datasets.views.pixels import Pixels
+from ...datasets.views.geometry import Pixels
 from .generic_tower import GenericText
 from .prompts import Tokenizer, clean_name
 from .text_tower import TextWeights
@@ -95,8 +94,9 @@ class Backbone(ABC):
         """
         other = copy(self)
         pixels = self.pixels
-        other.pixels = replace(
-            pixels, mean=tuple(mean) or pixels.mean, std=tuple(std) or pixels.std)
+        other.pixels = Pixels.checked(
+            pixels.size, mean or pixels.mean, std or pixels.std, pixels.resize,
+            pixels.interpolation)
         return other
 
     def without_cache(self) -> Self:

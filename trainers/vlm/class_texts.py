@@ -12,7 +12,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ...datasets.utils.progress import show_progress
-from ..config.validation import MEAN, SIMILARITY
+from ..config.build import MEAN, SIMILARITY
 from .backbone import Backbone, check_lengths
 from .descriptions import Descriptions, read_descriptions
 from .prompts import clean_name

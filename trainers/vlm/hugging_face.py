@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError
 from ...datasets.utils.files import file_hash
-from ...datasets.views.pixels import Pixels
+from ...datasets.views.geometry import Pixels
 from .backbone import Backbone, import_library, library_errors
 from .generic_tower import GenericText
 from .prompts import ANCHOR, Tokenizer
@@ -291,7 +291,7 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     resize = "squash"
     if is_by_shortest:
         resize = "shortest"
-    return Pixels(
+    return Pixels.checked(
         size=size, mean=mean, std=std, resize=resize, interpolation=RESAMPLING[resample])
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ...datasets.views.pixels import Pixels
+from ...datasets.views.geometry import Pixels
 from ..functional.objectives import unit
 from .backbone import Backbone
 from .budget import Budget, retry_on_oom

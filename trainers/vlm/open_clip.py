@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...datasets.utils.errors import ConfigError, WeightsError, first_five
 from ...datasets.utils.files import file_hash
 from ...datasets.utils.registry import nearest
-from ...datasets.views.pixels import Pixels
+from ...datasets.views.geometry import Pixels
 from .backbone import Backbone, import_library, library_errors
 from .generic_tower import GenericText
 from .prompts import Tokenizer
@@ -193,7 +193,7 @@ def pixels_of(config: dict[str, Any]) -> Pixels:
         raise ConfigError(
             f"this backbone takes images of {width} x {height} pixels: only squares are supported"
         )
-    return Pixels(
+    return Pixels.checked(
         size=width,
         mean=config["mean"],
         std=config["std"],

@@ -12,7 +12,7 @@ from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import file_hash
 from ...datasets.utils.registry import nearest
-from ...datasets.views.pixels import Pixels
+from ...datasets.views.geometry import Pixels
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, tensors_by_name
 from .openai_clip import CLIP, VOCAB_SIZE, WEIGHT_URLS, clip, tokenizer

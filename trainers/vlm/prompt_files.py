@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import file_hash, read_regular, write_atomically, write_text
-from ..config.names import backbone_name
+from ..config.settings import backbone_name
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_key
 from .backbone import Backbone

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.names import path_safe, short_hash
+from ..config.settings import path_safe, short_hash
 from ..registry import method_key
 
 # Such as `2shots`, `2-shot`, `num_shots_2` or `shots2`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...datasets.utils.errors import ConfigError
-from ..config.validation import COOP, ENSEMBLE, split_templates
+from ..config.build import COOP, ENSEMBLE, split_templates
 
 # The seven of CLIP's eighty ImageNet templates that its authors found to work best together.
 CLIP_BEST = (

@@ -48,24 +48,26 @@ class TextEncoder:
         if budget is None:
             budget = Budget.of(backbone, all_classes, steps)
         self.budget = budget
-        self.grouped = Groups(len(class_tokens), [all_classes])
+        # One text tower per group of `group_size` classes; the last group may be smaller.
+        self.group_size = len(class_tokens)
+        self.towers = [all_classes]
 
     @property
     def groups(self) -> list[Tower]:
         """One text tower per group of classes. They are made again when the budget has changed."""
-        if self.grouped.size != self.budget.classes:
-            self.grouped = self.make_groups()
-        return self.grouped.towers
+        if self.group_size != self.budget.classes:
+            self.group_size = self.budget.classes
+            self.towers = self.make_groups(self.group_size)
+        return self.towers
 
-    def make_groups(self) -> Groups:
-        """Makes a text tower for each group of as many classes as the budget allows."""
-        size = self.budget.classes
+    def make_groups(self, size: int) -> list[Tower]:
+        """Makes a text tower for each group of `size` classes."""
         total = len(self.class_tokens)
         towers = []
         for start in range(0, total, size):
             stop = min(start + size, total)
             towers.append(self.part(range(start, stop)))
-        return Groups(size, towers)
+        return towers
 
     def part(self, classes: Sequence[int]) -> Tower:
         """Makes the text tower for some of the classes: packed if it has plain layers, otherwise
@@ -105,8 +107,8 @@ class TextEncoder:
         """
         if context.dim() != 4:
             return context
-        size = self.grouped.size
-        return context[:, number * size : (number + 1) * size]
+        start = number * self.group_size
+        return context[:, start : start + self.group_size]
 
     def with_vjp(
         self, context: Tensor, batched: bool = False,
@@ -128,7 +130,7 @@ class TextEncoder:
 
         def gradient(grad_text: Tensor) -> Tensor:
             total = torch.zeros((), device=context.device)
-            for number, part in enumerate(grad_text.split(self.grouped.size, dim=1)):
+            for number, part in enumerate(grad_text.split(self.group_size, dim=1)):
                 leaf, text = self.forward(context, number)
                 total = total + vjp(text, leaf, part, batched)
             return total
@@ -148,19 +150,6 @@ class TextEncoder:
         leaf = context.detach().clone().requires_grad_()
         with torch.enable_grad():
             return leaf, self.groups[number](self.of_group(leaf, number))
-
-
-class Groups:
-    """The text towers of groups of `size` classes; the last group may be smaller."""
-
-    def __init__(self, size: int, towers: list[Tower]) -> None:
-        """
-        Args:
-            size: Number of classes of a group.
-            towers: The text tower of each group, in the order of the classes.
-        """
-        self.size = size
-        self.towers = towers
 
 
 def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tensor:

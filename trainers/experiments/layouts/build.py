@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....datasets.utils.files import read_yaml
 from ...config import CONFIGS
-from ...config.safe_yaml import read_yaml
 from ...report import published as paper
 from ...report.choices import refers_to
 from ...report.layout import BASELINE, Differences, Layout, TableSpec

@@ -18,7 +18,7 @@ from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_arrays
 from ....datasets.views.loader import batched
 from ...base import BaseTrainer
-from ...config.names import backbone_name, path_safe
+from ...config.settings import backbone_name, path_safe
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info

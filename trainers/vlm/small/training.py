@@ -30,7 +30,7 @@ from ....datasets.synthetic import (
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
 from ....datasets.utils.progress import show_progress
-from ....datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
+from ....datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
 from ...functional.objectives import unit
 from ..openai import END, SMALL_MARK, START, full_token_table
 from ..openai_clip import CLIP, VOCAB_SIZE, tokenizer
