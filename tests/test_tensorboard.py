@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from promptcal.tools import tensorboard_runs
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
@@ -18,7 +17,6 @@ from promptcal.trainers.runs.tensorboard import (
     HPARAMS_COLUMNS,
     HPARAMS_METRICS,
     OVER_CONFIDENCE,
-    Progress,
     hparams_values,
     write_final,
 )
@@ -28,7 +26,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from browser import launched
 from common import run_tool
 from folders import names, results_of
-from made_runs import make_run, simulate
+from made_runs import make_run
 from records import make
 
 FEW_VIEWS = ("TTA.VIEWS", 8, "TTA.SELECT", 0.25)
@@ -92,37 +90,26 @@ def test_other_bins_have_a_curve_of_their_own(train, tmp_path):
     assert f"* ece: {after['ece']:.2f}%" in (tmp_path / "run" / "log.txt").read_text()
 
 
-def test_names_and_hparams_state_corruption_part_and_precision(tmp_path):
+@pytest.mark.parametrize(("changes", "expected"), [
+    ([{}, {"data.corruption": "gaussian_noise", "data.severity": 3},
+      {"data.corruption": "gaussian_noise", "data.severity": 5}, {"data.subset": "48 of 960 images"},
+      {"numerics.precision": "bf16"}],
+     ["SoC, fp32, UCF101", "SoC, fp32, UCF101 gaussian noise 3", "SoC, fp32, UCF101 gaussian noise 5",
+      "SoC, fp32, UCF101, 48 of 960 images", "SoC, bf16, UCF101"]),
+    # Two data sets of one name, other class names, and other code, which has no influence on zero-shot.
+    ([{}, {"data.images": "other", "data.listing": "other"}, {"data.classes": "8:other"}, {"numerics.engine": 9}],
+     [..., "SoC, images other", "SoC, class names 8:other", "SoC, engine 9",
+      ..., "Zero-shot, images other", "Zero-shot, class names 8:other"]),
+], ids=["settings", "no setting"])
+def test_names_state_what_differs(tmp_path, changes, expected):
     folders = []
-    for number, changes in enumerate((
-        {}, {"data.corruption": "gaussian_noise", "data.severity": 3},
-        {"data.corruption": "gaussian_noise", "data.severity": 5},
-        {"data.subset": "48 of 960 images"}, {"numerics.precision": "bf16"},
-    )):
-        folders.append(make_run(tmp_path, "SoC", changes=changes, folder=str(number)))
-    names = list(tensorboard_runs.named_event_folders(folders))[:5]
-    assert names == [
-        "SoC, fp32, UCF101", "SoC, fp32, UCF101 gaussian noise 3",
-        "SoC, fp32, UCF101 gaussian noise 5", "SoC, fp32, UCF101, 48 of 960 images",
-        "SoC, bf16, UCF101",
-    ]
-    record = make(**{"data.corruption": "fog", "data.severity": 3, "data.split": "val"})
-    assert hparams_values(record)["data set"] == "UCF101 fog 3, val"
-
-
-def test_runs_that_differ_in_no_setting_have_names_that_tell_them_apart(tmp_path):
-    """Two data sets of one name, other class names, and other code."""
-    folders = []
-    for number, changes in enumerate((
-        {}, {"data.images": "other", "data.listing": "other"}, {"data.classes": "8:other"},
-        {"numerics.engine": 9},
-    )):
-        folders.append(make_run(tmp_path, "SoC", changes=changes, folder=str(number)))
+    for number, change in enumerate(changes):
+        folders.append(make_run(tmp_path, "SoC", changes=change, folder=str(number)))
     names = list(tensorboard_runs.named_event_folders(folders))
-    assert names[1:4] == ["SoC, images other", "SoC, class names 8:other", "SoC, engine 9"]
-    zero_shot = names[4:]
-    assert len(zero_shot) == 3  # the engine has no influence on them
-    assert zero_shot[1:] == ["Zero-shot, images other", "Zero-shot, class names 8:other"]
+    if ... in expected:
+        assert len(names) == len(expected)
+    for name, wanted in zip(names, expected, strict=False):
+        assert wanted in (name, ...)
 
 
 @pytest.mark.parametrize(("method", "name"), [
@@ -173,25 +160,8 @@ def test_hparams_have_seven_settings_and_three_metrics_in_order(tmp_path):
     values = hparams_of(events, "session_start_info").session_start_info.hparams
     assert set(values) == {name for name, _ in names}
     assert values["1 method"].string_value == "SoC" and values["5 λ"].number_value == 30.0
-
-
-def test_a_small_set_has_a_curve(tmp_path):
-    label, logits, zero_shot_logits = simulate(n=52)
-    with Progress(tmp_path, 52, 20, "SoC", shown=True) as progress:
-        for start in range(0, 48, 4):
-            part = slice(start, start + 4)
-            progress.advance({
-                "label": label[part],
-                "logits": logits[part],
-                "zero_shot_logits": zero_shot_logits[part],
-                "bad_index": np.empty(0),
-                "seconds": np.ones(1),
-            })
-        # The end of the part: no second point.
-        progress.log({"label": label, "logits": logits, "seconds": np.ones(12)})
-    for folder in ("tuned", "zero-shot"):
-        events = events_of(tmp_path / "tensorboard" / folder)
-        assert [scalar.step for scalar in events.Scalars(ECE)] == list(range(4, 49, 4))
+    record = make(**{"data.corruption": "fog", "data.severity": 3, "data.split": "val"})
+    assert hparams_values(record)["data set"] == "UCF101 fog 3, val"
 
 
 def test_names_begin_with_what_differs(train, tmp_path):

@@ -17,6 +17,11 @@ from .metrics import METRICS, STD, Top, find_metric
 from .pairs import have_same_images, share_images
 from .table import UNEQUAL_SEEDS, Entry, TableRow
 
+# Metrics whose difference can be taken on a part of the images, from the top class alone.
+TOP_METRICS = {"accuracy": cal.accuracy, "ece": cal.ece, "ace": cal.ace, "mce": cal.mce}
+Entries = dict[Row, list[Entry | None]]
+CellPair = tuple[list[Measured], list[Measured]]  # the runs of a row and of the baseline
+
 
 def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) -> Entry | None:
     """A cell of a table: the mean over seeds, or the interval of one run if asked for.
@@ -151,12 +156,6 @@ def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[f
 def seeds_of(cell: Sequence[Measured]) -> list[int]:
     """The seeds of the runs, in their order."""
     return [measured.seed for measured in cell]
-
-
-Entries = dict[Row, list[Entry | None]]
-CellPair = tuple[list[Measured], list[Measured]]  # the runs of a row and of the baseline
-# Metrics whose difference can be taken on a part of the images, from the top class alone.
-TOP_METRICS = {"accuracy": cal.accuracy, "ece": cal.ece, "ace": cal.ace, "mce": cal.mce}
 
 
 def tuned_rows(rows: Sequence[Row]) -> list[Row]:

@@ -36,6 +36,25 @@ from .validation import ValidationRuns, ValidationScores, images_of
 
 SHORT_NAMES = {"λ": "LAMBDA", "δ": "DELTA"}
 Cell = dict[str, list[Measured]]  # value as JSON text -> test runs, one per seed
+RULES = {  # how a value is chosen: row label, note
+    "validation": (
+        "validation images",
+        "the value with the {best} {metric} on validation images of the "
+        "same data set, with their labels; no test image is used",
+    ),
+    "others": (
+        "other data sets",
+        "the value with the {best} mean {metric} on the test images of all "
+        "other data sets of the table that share no images with it (leave one data set out); no "
+        "label of the data set itself is used",
+    ),
+    "default": ("default", "the value that the data set had by default"),
+    "hindsight": (
+        "best in hindsight",
+        "the value with the {best} {metric} on the test images "
+        "themselves; it uses the test labels, so it is a bound and not a result",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -286,27 +305,6 @@ def show_value(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:g}"
     return str(value) or "none"
-
-
-RULES = {  # how a value is chosen: row label, note
-    "validation": (
-        "validation images",
-        "the value with the {best} {metric} on validation images of the "
-        "same data set, with their labels; no test image is used",
-    ),
-    "others": (
-        "other data sets",
-        "the value with the {best} mean {metric} on the test images of all "
-        "other data sets of the table that share no images with it (leave one data set out); no "
-        "label of the data set itself is used",
-    ),
-    "default": ("default", "the value that the data set had by default"),
-    "hindsight": (
-        "best in hindsight",
-        "the value with the {best} {metric} on the test images "
-        "themselves; it uses the test labels, so it is a bound and not a result",
-    ),
-}
 
 
 def choice_tables(

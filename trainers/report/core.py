@@ -34,11 +34,7 @@ from .metrics import POSTHOC
 from .page import PageContent, Thumbnails, render_page
 from .pairs import Pair, PairTests, pairs_table
 from .published import bibliography
-from .report_tables import (
-    further_tables,
-    main_tables,
-    results_table,
-)
+from .report_tables import further_tables, main_tables, results_table
 from .sentences import column_words, joined_with_or
 from .table import (
     LATEX_HEAD,
@@ -55,6 +51,10 @@ from .verdict import Verdict, judge
 
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
 MODULE = re.compile(r"[\w.]+")  # what `--plugin` takes
+logger = logging.getLogger(__name__)
+# Files that the last report wrote into figures/, which the next one may remove
+LIST = "figures.json"
+NOT_SAFE = re.compile(r"[^\w.-]+", re.ASCII)  # in the name of a table
 
 
 @dataclass(frozen=True)
@@ -472,12 +472,6 @@ def stamped_figure(figure: NamedFigure, layout: Layout) -> NamedFigure:
     return NamedFigure(
         figure.name, f"{figure.caption} {layout.stamp}", stamped(figure.figure, STAMP)
     )
-
-
-logger = logging.getLogger(__name__)
-# Files that the last report wrote into figures/, which the next one may remove
-LIST = "figures.json"
-NOT_SAFE = re.compile(r"[^\w.-]+", re.ASCII)  # in the name of a table
 
 
 def write_tables(out: Path, tables: Sequence[Table]) -> None:

@@ -25,6 +25,9 @@ from .sentences import changed_words, images_fact, listed, method_name, prompt_w
 from .table import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, fact_sentences
 from .value_tables import TEXT_KEYS, texts_label, texts_note, value_tables
 
+THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+THIRDS = ("least alike third", "middle third", "most alike third", "all")
+
 
 def spec_tables(
     measured: Sequence[Measured], spec: TableSpec, layout: Layout,
@@ -162,10 +165,6 @@ def tables_per_text(
             if finished is not None:
                 tables.append(replace(finished, title=f"{finished.title}: {text}"))
     return tables
-
-
-THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-THIRDS = ("least alike third", "middle third", "most alike third", "all")
 
 
 def threshold_table(grid: Grid, name: str, title: str) -> Table:

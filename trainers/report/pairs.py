@@ -24,6 +24,40 @@ from .metrics import Top
 from .sentences import images_fact
 from .table import Entry, RowBlock, Table, TableRow
 
+COLUMNS = (
+    "Over-confidence, first", "Over-confidence, second", "Difference",
+    "Debiased RMS error, first", "Debiased RMS error, second", "Difference of squares",
+    "p, calibration", "Accuracy difference", "p, accuracy", "Images", "Clusters",
+)
+# In LaTeX, so that the labels are not wider than the numbers below them.
+SHORT_COLUMNS = (
+    "Over 1", "Over 2", "Δ over", "RMS 1", "RMS 2", "Δ RMS²", "p cal", "Δ acc", "p acc", "Images",
+    "Clusters",
+)
+SHORT_COLUMNS_FACT = (
+    "1 and 2: first and second method, Δ: difference, over: over-confidence (points), RMS: "
+    "debiased RMS error (%), RMS²: its square (squared points), cal: calibration, acc: accuracy"
+)
+COLUMN_NOTE = (
+    "Differences are second − first, with 95 % intervals for each pair alone. Over-confidence: "
+    "mean confidence − accuracy, in points. Debiased RMS error in percent: √D, where D is the mean "
+    "squared gap between confidence and accuracy of the bins without what chance adds. Difference "
+    "of squares: of D, in squared points; negative means that the second is better calibrated. p, "
+    "calibration: whether |over-confidence| or D differs."
+)
+ASSUMPTIONS = (
+    "Assumptions: images are independent draws from their data set, but for those of one cluster "
+    "(all seeds of an image, its corruptions, its patient). Data sets are fixed and have equal "
+    "weight: nothing is claimed about others. Seeds are those that were run; an effect that all "
+    "images of a seed share, such as a prompt trained per seed, is not in the variance. Methods "
+    "that depend on the order of the images are tested for this order. Bins are fixed in advance. "
+    "Below 100 images p is approximate."
+)
+SEEDS_NOTE = (
+    "A pair is compared on the seeds that both methods have; if they share none, or one is "
+    "zero-shot, on all seeds of each."
+)
+
 
 @dataclass(frozen=True)
 class SharedImages:
@@ -204,41 +238,6 @@ def have_same_images(first: Sequence[Measured], second: Sequence[Measured]) -> b
         if run.image is not runs[0].image and not np.array_equal(run.image, runs[0].image):
             return False
     return True
-
-
-COLUMNS = (
-    "Over-confidence, first", "Over-confidence, second", "Difference",
-    "Debiased RMS error, first", "Debiased RMS error, second", "Difference of squares",
-    "p, calibration", "Accuracy difference", "p, accuracy", "Images", "Clusters",
-)
-# In LaTeX, so that the labels are not wider than the numbers below them.
-SHORT_COLUMNS = (
-    "Over 1", "Over 2", "Δ over", "RMS 1", "RMS 2", "Δ RMS²", "p cal", "Δ acc", "p acc", "Images",
-    "Clusters",
-)
-SHORT_COLUMNS_FACT = (
-    "1 and 2: first and second method, Δ: difference, over: over-confidence (points), RMS: "
-    "debiased RMS error (%), RMS²: its square (squared points), cal: calibration, acc: accuracy"
-)
-COLUMN_NOTE = (
-    "Differences are second − first, with 95 % intervals for each pair alone. Over-confidence: "
-    "mean confidence − accuracy, in points. Debiased RMS error in percent: √D, where D is the mean "
-    "squared gap between confidence and accuracy of the bins without what chance adds. Difference "
-    "of squares: of D, in squared points; negative means that the second is better calibrated. p, "
-    "calibration: whether |over-confidence| or D differs."
-)
-ASSUMPTIONS = (
-    "Assumptions: images are independent draws from their data set, but for those of one cluster "
-    "(all seeds of an image, its corruptions, its patient). Data sets are fixed and have equal "
-    "weight: nothing is claimed about others. Seeds are those that were run; an effect that all "
-    "images of a seed share, such as a prompt trained per seed, is not in the variance. Methods "
-    "that depend on the order of the images are tested for this order. Bins are fixed in advance. "
-    "Below 100 images p is approximate."
-)
-SEEDS_NOTE = (
-    "A pair is compared on the seeds that both methods have; if they share none, or one is "
-    "zero-shot, on all seeds of each."
-)
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,7 @@ from .cells import (
 from .grid import Column, Grid, Row, joined_parts
 from .grid_notes import differing_note, failure_notes, seeds_words, stream_words
 from .layout import PLAIN, Layout
-from .measure import (
-    ALPHA,
-    Measured,
-    mean_over_seeds,
-    measured_alike,
-)
+from .measure import ALPHA, Measured, mean_over_seeds, measured_alike
 from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE, TEMPERATURE, find_metric
 from .sentences import images_fact, is_untuned_prompt, joined_with_or, listed
 from .table import Entry, RowBlock, Table, TableRow, fact_sentences
@@ -58,6 +53,37 @@ MEMORY_NOTE = (
 SHARED_NOTE = (
     "Where two runs did not predict the same images, their difference is of the images that both "
     "have, found by identity."
+)
+# The metrics of each table of single runs; what a plugin registers is in the last one.
+DECISIONS = (
+    "accuracy", "balanced_accuracy", "macro_f1", "selective_accuracy", "share_above", "risk",
+    "auroc", "aurc",
+)
+CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ace", "mce",
+               "classwise_ece")
+POSTHOC_TABLE = ("ece_sals", TEMPERATURE)
+DECISION_NOTE = (
+    f"Accuracy above {SURE:g}: of the predictions whose confidence exceeds {SURE:g}. Errors at "
+    f"{100 * COVERAGE:g} % coverage: error rate of the most confident {100 * COVERAGE:g} % of the "
+    "images. AUROC and AURC: how well confidence separates right from wrong."
+)
+SETS_NOTE = (
+    f"Conformal sets with nominal coverage {100 * (1 - ALPHA):g} %: a seeded half of each class's "
+    "test images, with their labels, gives the threshold; coverage (share of sets that hold the "
+    "true class) and size (classes per set) are of the other half."
+)
+CALIBRATION_NOTE = (
+    "ECE, smooth ECE, ACE, MCE and classwise ECE have no interval: chance adds to the |gap| of "
+    "each bin, so on few images they are too high. The debiased RMS error is without what chance "
+    "adds (Kumar, Liang and Ma, 2019), so it can be below ECE."
+)
+UNEQUAL_NOTE = (
+    "The classes have unequal numbers of test images. Balanced accuracy: mean over classes of the "
+    "share of right images. Macro-F1: mean over classes of F1."
+)
+GROUPS_NOTE = (
+    "Images of one group (such as a patient) are not independent: accuracy and over-confidence "
+    "have intervals by group, other metrics have none."
 )
 
 
@@ -284,38 +310,6 @@ def temperature_note(grid: Grid) -> str:
     return note
 
 
-# The metrics of each table of single runs; what a plugin registers is in the last one.
-DECISIONS = (
-    "accuracy", "balanced_accuracy", "macro_f1", "selective_accuracy", "share_above", "risk",
-    "auroc", "aurc",
-)
-CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ace", "mce",
-               "classwise_ece")
-POSTHOC_TABLE = ("ece_sals", TEMPERATURE)
-SCORES = ("brier", "nll")
-DECISION_NOTE = (
-    f"Accuracy above {SURE:g}: of the predictions whose confidence exceeds {SURE:g}. Errors at "
-    f"{100 * COVERAGE:g} % coverage: error rate of the most confident {100 * COVERAGE:g} % of the "
-    "images. AUROC and AURC: how well confidence separates right from wrong."
-)
-SETS_NOTE = (
-    f"Conformal sets with nominal coverage {100 * (1 - ALPHA):g} %: a seeded half of each class's "
-    "test images, with their labels, gives the threshold; coverage (share of sets that hold the "
-    "true class) and size (classes per set) are of the other half."
-)
-CALIBRATION_NOTE = (
-    "ECE, smooth ECE, ACE, MCE and classwise ECE have no interval: chance adds to the |gap| of "
-    "each bin, so on few images they are too high. The debiased RMS error is without what chance "
-    "adds (Kumar, Liang and Ma, 2019), so it can be below ECE."
-)
-UNEQUAL_NOTE = (
-    "The classes have unequal numbers of test images. Balanced accuracy: mean over classes of the "
-    "share of right images. Macro-F1: mean over classes of F1."
-)
-GROUPS_NOTE = (
-    "Images of one group (such as a patient) are not independent: accuracy and over-confidence "
-    "have intervals by group, other metrics have none."
-)
 
 
 def single_run_table(

@@ -16,6 +16,29 @@ from .sentences import plain_text
 
 # In place of the number of seeds, where a mean is over data sets with unequal numbers.
 UNEQUAL_SEEDS = 0
+LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}. Notes on tables: tables_notes.tex.
+\providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
+\providecommand{\worse}[1]{\textcolor[rgb]{0.55,0.22,0.22}{#1}}
+"""
+LATEX_SOURCES = "% The sources of published rows are in tables.bib.\n"
+NOTES_HEAD = r"% Notes on the tables of tables.tex, for an appendix: \input{tables_notes}" + "\n"
+LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--",
+    "−": "$-$", "±": r"$\pm$", "λ": r"$\lambda$", "“": "``", "”": "''", "δ": r"$\delta$",
+    "<": "$<$", ">": "$>$", "|": "$|$", "·": r"$\cdot$", "×": r"$\times$", "\u00a0": "~",
+    "≥": r"$\geq$", "≈": r"$\approx$", "μ": r"$\mu$", "Δ": r"$\Delta$", "η": r"$\eta$",
+    "α": r"$\alpha$", "γ": r"$\gamma$", "²": "$^2$", "†": r"$^\dagger$", "→": r"$\to$",
+    "τ": r"$\tau$", "σ": r"$\sigma$", "β": r"$\beta$", "≤": r"$\leq$", "…": r"\dots{}",
+    "Σ": r"$\Sigma$", "√": r"$\surd$", "∞": r"$\infty$", "‘": "`", "’": "'",
+}
+LATEX_LETTERS = 0x250  # letters of higher numbers are not in the usual fonts
+# Letters of \small that one column of a two-column page holds, and those that a gap between
+# columns takes. A table that is wider than the estimate is scaled down.
+COLUMN_LETTERS = 52
+GAP_LETTERS = 2
+CSV_HEAD = ("table", "block", "row", "column", "value", "std", "seeds", "low", "high", "difference",
+            "best", "published")
 
 
 @dataclass(frozen=True)
@@ -164,31 +187,6 @@ def fact_sentences(facts: Sequence[str]) -> str:
     """The facts of a caption as sentences of a note."""
     sentences = [f"{fact[0].upper()}{fact[1:]}." for fact in facts]
     return " ".join(sentences)
-
-
-LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}. Notes on tables: tables_notes.tex.
-\providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
-\providecommand{\worse}[1]{\textcolor[rgb]{0.55,0.22,0.22}{#1}}
-"""
-LATEX_SOURCES = "% The sources of published rows are in tables.bib.\n"
-NOTES_HEAD = r"% Notes on the tables of tables.tex, for an appendix: \input{tables_notes}" + "\n"
-LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--",
-    "−": "$-$", "±": r"$\pm$", "λ": r"$\lambda$", "“": "``", "”": "''", "δ": r"$\delta$",
-    "<": "$<$", ">": "$>$", "|": "$|$", "·": r"$\cdot$", "×": r"$\times$", "\u00a0": "~",
-    "≥": r"$\geq$", "≈": r"$\approx$", "μ": r"$\mu$", "Δ": r"$\Delta$", "η": r"$\eta$",
-    "α": r"$\alpha$", "γ": r"$\gamma$", "²": "$^2$", "†": r"$^\dagger$", "→": r"$\to$",
-    "τ": r"$\tau$", "σ": r"$\sigma$", "β": r"$\beta$", "≤": r"$\leq$", "…": r"\dots{}",
-    "Σ": r"$\Sigma$", "√": r"$\surd$", "∞": r"$\infty$", "‘": "`", "’": "'",
-}
-LATEX_LETTERS = 0x250  # letters of higher numbers are not in the usual fonts
-# Letters of \small that one column of a two-column page holds, and those that a gap between
-# columns takes. A table that is wider than the estimate is scaled down.
-COLUMN_LETTERS = 52
-GAP_LETTERS = 2
-CSV_HEAD = ("table", "block", "row", "column", "value", "std", "seeds", "low", "high", "difference",
-            "best", "published")
 
 
 def terminal(table: Table) -> str:

@@ -33,6 +33,9 @@ from .style import (
 
 HATCH = "//////"
 NEAR = 0.05  # of an axis of the plane: points that are closer share a label
+LEAST_WINDOW = 50  # images
+POINTS = 30  # windows per curve
+LINE_STYLES = ("-", "--", ":", "-.")
 
 
 class BeforeAfter(NamedTuple):
@@ -336,11 +339,6 @@ def methods_of(rows: Iterable[Mapping[Method, object]]) -> list[Method]:
     for row in rows:
         methods.update(dict.fromkeys(row))
     return sorted(methods, key=lambda method: method_info(method).order)
-
-
-LEAST_WINDOW = 50  # images
-POINTS = 30  # windows per curve
-LINE_STYLES = ("-", "--", ":", "-.")
 
 
 class Running(NamedTuple):

@@ -44,6 +44,7 @@ THRESHOLDS = np.arange(0, 100, 5) / 100
 DENSITY = LinearSegmentedColormap.from_list("density", ["#80808000", "#808080FF"])
 OVER_HATCH = "/////"
 UNDER_HATCH = "\\" * 5
+SHOWN_BINS = 8  # of the diagrams: few, so that each bin holds enough images
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,6 @@ def draw_bins(axes: Axes, data: Diagram) -> None:
         fontweight="bold", fontsize=7,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
     )
-
-
-SHOWN_BINS = 8  # of the diagrams: few, so that each bin holds enough images
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from .style import NamedFigure, lighter
 logger = logging.getLogger(__name__)
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the SoC paper compares
 LONGEST_SLUG = 100  # letters; a file name may have 255 bytes
+ORDER = "TEST.ORDER"
 
 
 def skip_on_error(
@@ -550,7 +551,6 @@ def slug(text: str) -> str:
 
 # Every function that makes figures takes the test runs and the layout.
 MakeFigures = Callable[[Sequence[Measured], Layout], Iterator[NamedFigure]]
-ORDER = "TEST.ORDER"
 
 
 def layout_figures(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
