@@ -83,6 +83,8 @@ class Dataset:
     clean = True  # has images without a corruption too
     has_val = True  # whether it has validation images that are not test images
     options: Sequence[str] = ()  # further arguments of the constructor: columns, classnames
+    class_parents: Sequence[Path] = ()  # folders in which every folder is a class
+    difference = ""  # how the test split differs from the published one, if that is known
     # Folder of the few-shot lists; None: samples are drawn every time.
     fewshot_folder: Path | None = None
     # The settings DATASET.… that say which part of the set `build_dataset` has read; those that are

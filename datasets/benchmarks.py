@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .base import DATASET_REGISTRY
 from .columns import plain
+
+logger = logging.getLogger(__name__)
 
 # Folders that hold a set without being called like it.
 NAMELESS_FOLDERS = ("data", "default", "main", "parquet")
@@ -102,19 +105,6 @@ BENCHMARKS = {
 }
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """How a set compares with a benchmark.
-
-    Attributes:
-        text: The comparison in words, for the log; "" if the set is no benchmark.
-        agrees: Whether published figures compare with those on this set.
-    """
-
-    text: str = ""
-    agrees: bool = False
-
-
 def hash_names(classnames: Sequence[str]) -> str:
     """A hash of class names in any order, whatever their case, spaces and punctuation."""
     names = sorted(plain(name) for name in classnames)
@@ -123,10 +113,6 @@ def hash_names(classnames: Sequence[str]) -> str:
 
 def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
     """Recognises a benchmark by its folder or its classes.
-
-    Args:
-        root: The folder of the set.
-        classnames: Class names by label.
 
     Returns:
         The benchmark's registered name; "" if the set is none.
@@ -161,10 +147,10 @@ def folder_names(root: Path) -> set[str]:
     return {plain(name) for name in names}
 
 
-def compare_with_benchmark(
+def log_comparison(
     root: Path, hub_splits: str, images: int, classnames: Sequence[str],
-) -> Comparison:
-    """Says which split of a benchmark a set is, and whether published figures compare.
+) -> None:
+    """Logs which split of a benchmark a set is, and whether published figures compare.
 
     Args:
         root: The folder of the set.
@@ -174,21 +160,19 @@ def compare_with_benchmark(
     """
     name = find_benchmark(root, classnames)
     if not name:
-        return Comparison()
+        return
     reader = DATASET_REGISTRY.get(name)
-    label = reader.label or name
-    same_counts = (images, len(classnames)) == (reader.expected_test, reader.expected_classes)
-    same_names = hash_names(classnames) == BENCHMARKS[name].names_hash
-    here = (f"the hub's split {hub_splits} of {label}, {images:,} images of {len(classnames):,} "
-            f"classes")
-    if same_counts and same_names:
-        return Comparison(f"this is {here}: counts and class names are those of the published test "
-                          f"split", True)
     differences = []
-    if not same_counts:
+    if (images, len(classnames)) != (reader.expected_test, reader.expected_classes):
         differences.append(f"{reader.expected_test:,} images of {reader.expected_classes:,} "
                            f"classes")
-    if not same_names:
+    if hash_names(classnames) != BENCHMARKS[name].names_hash:
         differences.append("CoOp's class names")
-    return Comparison(f"this is {here}; published figures are of CoOp's split with "
-                      f"{' and '.join(differences)}: they do not compare")
+    here = (f"this is the hub's split {hub_splits} of {reader.label or name}, {images:,} images of "
+            f"{len(classnames):,} classes")
+    if differences:
+        logger.warning("Parquet: %s; published figures are of CoOp's split with %s: they do not "
+                       "compare", here, " and ".join(differences))
+    else:
+        logger.info("Parquet: %s: counts and class names are those of the published test split",
+                    here)

@@ -10,8 +10,13 @@ from typing import Any
 from PIL import Image
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
-from .fewshot import sample_shots, select_classes, select_images
-from .streams import image_order, long_tailed
+from .selection import (
+    image_order,
+    long_tailed,
+    sample_shots,
+    select_classes,
+    select_images,
+)
 from .utils.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -135,8 +140,13 @@ def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
         if value:
             reader_options[option] = value
     if options.corruption:
-        return reader(root, options.corruption, options.severity, **reader_options)
-    return reader(root, **reader_options)
+        dataset = reader(root, options.corruption, options.severity, **reader_options)
+    else:
+        dataset = reader(root, **reader_options)
+    if dataset.difference:
+        logger.warning("%s: %s; results will not be comparable with published ones", name,
+                       dataset.difference)
+    return dataset
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ left out.
 """
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .splitfile import SplitFileDataset
+from .file_dataset import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()

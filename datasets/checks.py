@@ -65,10 +65,6 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
     """Refuses empty and unprintable class names.
 
     Warns of a single class and of names that several classes share.
-
-    Args:
-        source: The data set, for messages.
-        classnames: Class names by label.
     """
     blank = [label for label, name in enumerate(classnames) if not name.strip()]
     if blank:
@@ -95,15 +91,7 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
 def check_items(
     source: str, split: str, items: Sequence[Datum], classnames: Sequence[str], image_dir: str,
 ) -> None:
-    """Refuses unprintable paths, labels that do not fit the class names, and repeated images.
-
-    Args:
-        source: The data set, for messages.
-        split: Name of the split, for messages.
-        items: The images of the split.
-        classnames: Class names by label.
-        image_dir: The folder of the images. Its own name may have any letters.
-    """
+    """Refuses unprintable paths, labels that do not fit the class names, and repeated images."""
     paths = [item.impath.removeprefix(image_dir) for item in items]
     check_printable(f"{source} has file names", paths)
     wrong = []
@@ -156,10 +144,6 @@ def split_hash(splits: Mapping[str, Sequence[Datum]], image_dir: str) -> str:
 def shared_images(first: ImageIdentity, second: ImageIdentity) -> list[int]:
     """Finds images that two splits share, by content.
 
-    Args:
-        first: The images of one split.
-        second: The images of the other.
-
     Returns:
         Positions in the first split of the images that are in the second one too.
     """
@@ -171,11 +155,6 @@ def describe_copies(
     dataset: Dataset, splits: Mapping[str, Sequence[Datum]], index: ImageIndex,
 ) -> str:
     """Finds pictures that are in more than one split or class, by content.
-
-    Args:
-        dataset: The reader of the images.
-        splits: Lists of images by name of the split.
-        index: Digests of files that are known from before.
 
     Returns:
         What was found, with the first five of each kind; "" if there are none.

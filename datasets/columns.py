@@ -71,12 +71,7 @@ class BadRows:
         self.places: dict[str, list[str]] = {}
 
     def add(self, place: str, reason: str) -> None:
-        """Adds a row.
-
-        Args:
-            place: File and row, such as `labels.csv, row 3`.
-            reason: What is wrong with it.
-        """
+        """Adds a row."""
         self.places.setdefault(reason, []).append(place)
 
     def refuse(self, source: str) -> None:
@@ -160,13 +155,15 @@ def plain(header: str) -> str:
     return re.sub(r"[^a-z0-9]", "", header.lower())
 
 
-def candidates(role: str, headers: Sequence[str]) -> list[str]:
-    """The headers that are usual for a role, the likeliest first.
+def sort_key(code: str) -> tuple[int, int, str]:
+    """Sorts whole numbers by value, before other codes."""
+    if code.isdecimal():
+        return 0, int(code), code
+    return 1, 0, code
 
-    Args:
-        role: One of ROLES.
-        headers: Headers of the table.
-    """
+
+def candidates(role: str, headers: Sequence[str]) -> list[str]:
+    """The headers that are usual for a role, the likeliest first."""
     by_plain: dict[str, str] = {}
     for header in headers:
         by_plain.setdefault(plain(header), header)
@@ -175,12 +172,6 @@ def candidates(role: str, headers: Sequence[str]) -> list[str]:
 
 def chosen_column(choice: ColumnChoice, role: str, headers: Sequence[str], source: str) -> str:
     """The column that a user names for a role.
-
-    Args:
-        choice: The columns that the user chose in DATASET.COLUMNS.
-        role: One of ROLES.
-        headers: Headers of the table.
-        source: The table, for the message.
 
     Returns:
         A header; "" if none is named.

@@ -1,7 +1,7 @@
 """EuroSAT: land use from Sentinel-2, RGB."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .splitfile import SplitFileDataset
+from .file_dataset import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()

@@ -57,12 +57,7 @@ class FGVCAircraft(FileDataset):
         return Splits(classnames, **lists)
 
     def read_list(self, file: str, labels: dict[str, int]) -> list[Datum]:
-        """Reads a list with one `<image number> <variant>` per line.
-
-        Args:
-            file: Name of the list.
-            labels: Labels by variant.
-        """
+        """Reads a list with one `<image number> <variant>` per line."""
         items = []
         bad = []
         for line in self.lines(file):

@@ -1,19 +1,24 @@
-"""FileDataset, the base class of readers of files below the data root: finds a data set's folder in
-CoOp's or TPT's layout, reads its lists, and checks them.
+"""The base classes of readers of files below the data root.
+
+`FileDataset` finds a data set's folder in CoOp's or TPT's layout, reads its lists, and checks them.
+`SplitFileDataset` reads one of CoOp's published split files.
 """
 from __future__ import annotations
 
+import json
 import logging
 import os
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum, LazyList
-from .checks import check_classnames, check_items, split_hash
+from .checks import check_classnames, check_items, names_by_label, read_text, split_hash
 from .download.fetch import FetchError, Source, fetch_drive
 from .utils.cli import tool
 from .utils.errors import DataError, UnknownNameError, first_five, reading
+from .utils.files import leads_out
 from .utils.registry import nearest
 from .utils.source import is_plugin
 from .views.images import is_image_name
@@ -23,6 +28,9 @@ logger = logging.getLogger(__name__)
 EMBEDDED_DATA = ". To try without data: --dataset-config-file landcover --backbone small"
 
 DEEPEST = 5  # folders below the one that is searched
+
+# A row of a split file: path below the image folder, label, class name.
+SplitEntry = tuple[str, int, str]
 
 
 @dataclass
@@ -73,9 +81,6 @@ class FileDataset(Dataset):
         self.test = splits.test
         self.test_hash = split_hash({"test": self.test}, str(self.image_dir))
         self.difference = self.compare_with_published()
-        if self.difference:
-            logger.warning("%s: %s; results will not be comparable with published ones",
-                           self.name(), self.difference)
 
     def read(self) -> Splits:
         """Class names and lists of images."""
@@ -133,10 +138,6 @@ class FileDataset(Dataset):
 
         Beside TPT's folder of the images it may be in CoOp's folder, or in `data_splits`, copied
         from a checkout of TPT.
-
-        Args:
-            root: The data root.
-            source: The file.
         """
         usual = cls.folder_in(root)
         if cls.tpt_images:
@@ -301,6 +302,64 @@ class FileDataset(Dataset):
         return ""
 
 
+class SplitFileDataset(FileDataset):
+    """Images listed in `split_zhou_<name>.json`, the first of the metadata files."""
+
+    def read(self) -> Splits:
+        """Lists the images of the split file."""
+        path = self.require(self.metadata[0])
+        entries = read_split_file(path)
+        all_entries = [*entries["train"], *entries["val"], *entries["test"]]
+        classnames = names_by_label(str(path), all_entries)
+        lists = {}
+        for split, rows in entries.items():
+            lists[split] = [self.datum(*entry) for entry in rows]
+        return Splits(classnames, **lists)
+
+
+def read_split_file(path: Path) -> dict[str, list[SplitEntry]]:
+    """Reads a split file, `{"train": [[path, label, classname], …], "val": …, "test": …}`.
+
+    Raises:
+        DataError: The file has anything else, or paths that lead out of the data set's folder.
+    """
+    remedy = "delete it, and it will be downloaded again"
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not readable JSON ({error}); {remedy}") from error
+    test = content.get("test") if isinstance(content, dict) else None
+    if not isinstance(test, list) or not test:
+        raise DataError(f"{path} is not a split file: it must have a list of images under "
+                        f"\"test\"; {remedy}")
+    splits = {}
+    for split in ("train", "val", "test"):
+        rows = content.get(split) or []
+        bad = [rows]
+        if isinstance(rows, list):
+            bad = [row for row in rows if not is_entry(row)]
+        if bad:
+            words = first_five([reprlib.repr(row) for row in bad])  # it may be nested 1,000 deep
+            raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: "
+                            f"{words}")
+        outside = [image for image, _, _ in rows if leads_out(image)]
+        if outside:
+            raise DataError(f"{path}: {split} lists images outside of the data set's folder: "
+                            f"{first_five(outside)}; {remedy}")
+        splits[split] = [(image, label, name) for image, label, name in rows]
+    return splits
+
+
+def is_entry(row: object) -> bool:
+    """Whether a row has a path, a label and a class name."""
+    if not isinstance(row, list) or len(row) != 3:
+        return False
+    path, label, name = row
+    if type(path) is not str or type(label) is not int or type(name) is not str:
+        return False
+    return label >= 0 and bool(path.strip()) and bool(name.strip())
+
+
 def subfolders(folder: Path) -> list[Path]:
     """The folders in `folder` by name, without hidden ones and what macOS adds to archives."""
     folders = []
@@ -311,13 +370,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def images_in(folder: Path, label: int, classname: str) -> list[Datum]:
-    """The images directly in a class's folder, by name; none if there is no such folder.
-
-    Args:
-        folder: Folder of the class.
-        label: Label of the class.
-        classname: Name of the class.
-    """
+    """The images directly in a class's folder, by name; none if there is no such folder."""
     if not folder.is_dir():
         return []
     items = []

@@ -38,6 +38,7 @@ class ImageFolder(OwnImages):
     def read(self) -> Splits:
         """Lists the images by split and class, and warns of files that are not read."""
         split_folders = self.split_dirs()
+        self.class_parents = list(split_folders.values())
         folder_names: set[str] = set()
         for split_folder in split_folders.values():
             folder_names.update(folder.name for folder in subfolders(split_folder))
@@ -73,12 +74,7 @@ class ImageFolder(OwnImages):
         return Splits([names[folder] for folder in classes], **lists)
 
     def check_classes(self, folder: Path, classes: list[str]) -> None:
-        """Names the right root, or the table with the labels, if folders are probably no classes.
-
-        Args:
-            folder: Folder of the test split.
-            classes: Names of the class folders.
-        """
+        """Names the right root, or the table with the labels, if folders may be no classes."""
         first = folder / classes[0]
         inner = subfolders(first) if first.is_dir() else []
         if len(classes) == 1 and len(inner) > 1:
@@ -169,11 +165,6 @@ def read_class(folder: Path, label: int, classname: str) -> list[Datum]:
 
     Images in a folder inside the class's folder, such as that of a patient, are a group. Folders of
     one name are one group, in all classes.
-
-    Args:
-        folder: Folder of the class.
-        label: Label of the class.
-        classname: Name of the class.
     """
     items = []
     top = picture_folder(folder)

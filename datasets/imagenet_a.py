@@ -1,7 +1,7 @@
 """ImageNet-A: photographs that a ResNet-50 misclassifies, of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .imagenet_base import ImageNetBase
+from .imagenet import ImageNetBase
 
 
 @DATASET_REGISTRY.register()

@@ -1,7 +1,7 @@
 """ImageNet-R: paintings, toys, cartoons and other renditions of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .imagenet_base import ImageNetBase
+from .imagenet import ImageNetBase
 
 
 @DATASET_REGISTRY.register()

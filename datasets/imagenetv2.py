@@ -1,7 +1,7 @@
 """ImageNet-V2, matched frequency: new photographs for ImageNet's classes."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .imagenet_base import ImageNetBase
+from .imagenet import ImageNetBase
 
 
 @DATASET_REGISTRY.register()

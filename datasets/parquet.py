@@ -1,18 +1,23 @@
 """Images inside parquet files, as image-classification sets of the Hugging Face hub have them."""
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from .base import DATASET_REGISTRY, Datum
-from .benchmarks import compare_with_benchmark
+from .benchmarks import log_comparison
 from .columns import (
     SPLITS,
     BadRows,
@@ -22,6 +27,7 @@ from .columns import (
     listed,
     missing_column,
     parse_columns,
+    sort_key,
     split_of_word,
 )
 from .file_dataset import Splits
@@ -37,9 +43,7 @@ from .image_index import (
     unreadable,
 )
 from .own_images import OwnImages
-from .parquet_files import ImageCells, ParquetFile, as_text
-from .table import sort_key
-from .utils.errors import DataError, first_five, reading
+from .utils.errors import DataError, first_five, one_line, reading
 from .views.images import BadImageError, decode_image
 
 logger = logging.getLogger(__name__)
@@ -47,6 +51,180 @@ logger = logging.getLogger(__name__)
 ROW = "::"  # between a file and a row in the name of an image
 # test-00000-of-00002.parquet; the name of a split may have any letters.
 SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+NEEDS_PYARROW = "reading parquet files needs pyarrow: pip install 'promptcal[parquet]'"
+MOST_BYTES = 1 << 30  # of the row groups in memory
+
+
+@contextmanager
+def reading_parquet(path: Path) -> Iterator[None]:
+    """Turns what pyarrow raises on a damaged file into one line."""
+    try:
+        yield
+    except ImportError as error:
+        raise DataError(NEEDS_PYARROW) from error
+    except DataError:
+        raise
+    except OSError as error:
+        if error.errno:  # the system's, such as a missing file; pyarrow's own errors have no number
+            raise
+        raise damaged(path, error) from error
+    except Exception as error:  # a damaged file can cause any
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> DataError:
+    """The error of a file that is not complete."""
+    return DataError(f"{path} is not a complete parquet file ({one_line(error, 200)}): download it "
+                     f"again")
+
+
+class ParquetFile:
+    """One parquet file. Row groups are read when they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Args:
+            path: The file, of which only the metadata is read here.
+        """
+        self.path = path
+        with reading_parquet(path):
+            from pyarrow import parquet  # an extra: readers of other files work without it
+
+            self.file = parquet.ParquetFile(path)
+            schema = self.file.schema_arrow
+            self.types = {name: schema.field(name).type for name in schema.names}
+            self.features = read_features(schema.metadata or {})
+            metadata = self.file.metadata
+            sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        # First row of each group, and the number of all rows.
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.starts[-1])
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.types)
+
+    def kind(self, column: str) -> str:
+        """What a column holds: `image` (bytes), `integer`, `text` or `other`."""
+        import pyarrow
+
+        column_type = self.types[column]
+        if pyarrow.types.is_struct(column_type):
+            fields = {column_type.field(number).name for number in range(column_type.num_fields)}
+            return "image" if "bytes" in fields else "other"
+        if pyarrow.types.is_binary(column_type) or pyarrow.types.is_large_binary(column_type):
+            return "image"
+        if pyarrow.types.is_integer(column_type):
+            return "integer"
+        if pyarrow.types.is_string(column_type) or pyarrow.types.is_large_string(column_type):
+            return "text"
+        return "other"
+
+    def class_names(self, column: str) -> list[str]:
+        """The names of a ClassLabel; none for other columns."""
+        feature = self.features.get(column)
+        if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+            return []
+        names = feature.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return []
+        return names
+
+    def read_column(self, column: str) -> list[Any]:
+        """All cells of a column."""
+        with reading_parquet(self.path):
+            return self.file.read(columns=[column])[column].to_pylist()
+
+    def read_group(self, group: int, column: str) -> Any:
+        """A column in one row group, as pyarrow's array."""
+        with reading_parquet(self.path):
+            return self.file.read_row_group(group, columns=[column])[column].combine_chunks()
+
+    def group_of(self, row: int) -> int:
+        """Number of the row group that holds a row."""
+        return int(np.searchsorted(self.starts, row, side="right")) - 1
+
+
+def read_features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
+    """What the library `datasets` says of the columns; nothing if something else wrote the file."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    if isinstance(features, dict):
+        return features
+    return {}
+
+
+def bytes_of(cell: Any) -> bytes:
+    """The bytes of an image in a cell; b"" if it has none."""
+    if isinstance(cell, dict):
+        cell = cell.get("bytes")
+    if isinstance(cell, bytes):
+        return cell
+    return b""
+
+
+class ImageCells:
+    """The images of some files, by file and row. The row groups used last stay in memory.
+
+    Several threads may read at once.
+    """
+
+    def __init__(self, column: str) -> None:
+        """
+        Args:
+            column: Name of the column that holds the images; "" until it is known.
+        """
+        self.column = column
+        self.files: dict[str, ParquetFile] = {}
+        self.groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def add(self, file: ParquetFile) -> None:
+        """Adds a file, whose images can be read then."""
+        self.files[str(file.path)] = file
+
+    def read_cell(self, path: str, row: int) -> Any:
+        """A cell as the file has it: bytes, or a dict with `bytes` and `path`."""
+        file = self.files[path]
+        group = file.group_of(row)
+        with self.lock:
+            key = (path, group)
+            if key not in self.groups:
+                self.groups[key] = file.read_group(group, self.column)
+                self.forget()
+            self.groups.move_to_end(key)
+            cells = self.groups[key]
+        return cells[row - int(file.starts[group])].as_py()
+
+    def forget(self) -> None:
+        """Drops the row groups that were used longest ago."""
+        size = sum(cells.nbytes for cells in self.groups.values())
+        while len(self.groups) > 1 and size > MOST_BYTES:
+            _, cells = self.groups.popitem(last=False)
+            size -= cells.nbytes
+
+
+def as_text(cells: Sequence[Any]) -> list[str]:
+    """Cells as a csv file would have them.
+
+    A float such as 3.0 becomes `3`: pandas stores whole numbers in a column with gaps as floats.
+    """
+    texts = []
+    for cell in cells:
+        if cell is None or cell != cell:  # a gap, or NaN
+            texts.append("")
+        elif isinstance(cell, float) and cell.is_integer():
+            texts.append(str(int(cell)))
+        else:
+            texts.append(str(cell).strip())
+    return texts
 
 
 def parquet_files_in(root: Path) -> list[Path]:
@@ -182,10 +360,6 @@ class Parquet(OwnImages):
     def read_file(self, file: ParquetFile, choice: ColumnChoice) -> list[tuple[str, str, str]]:
         """The rows of a file.
 
-        Args:
-            file: One of a split's files.
-            choice: The columns that the user chose in DATASET.COLUMNS.
-
         Returns:
             For each row the name of the image, its class and its group.
         """
@@ -228,12 +402,7 @@ class Parquet(OwnImages):
         return rows
 
     def image_column(self, file: ParquetFile, choice: ColumnChoice) -> str:
-        """The column of the images: the user's, else the only one.
-
-        Args:
-            file: A file of the set.
-            choice: The columns that the user chose in DATASET.COLUMNS.
-        """
+        """The column of the images: the user's, else the only one."""
         column = chosen_column(choice, "image", file.columns, str(file.path))
         if column and file.kind(column) == "image":
             return column
@@ -248,13 +417,7 @@ class Parquet(OwnImages):
         return image_columns[0]
 
     def label_column(self, file: ParquetFile, choice: ColumnChoice, image_column: str) -> str:
-        """The column of the labels: the user's, else the only ClassLabel, else by its name.
-
-        Args:
-            file: A file of the set.
-            choice: The columns that the user chose in DATASET.COLUMNS.
-            image_column: The column of the images, which is no label.
-        """
+        """The column of the labels: the user's, else the only ClassLabel, else by its name."""
         column = chosen_column(choice, "label", file.columns, str(file.path))
         if column:
             return column
@@ -273,20 +436,20 @@ class Parquet(OwnImages):
         """Warns as for any user's images; also logs how the set compares with a benchmark."""
         super().warn()
         hub_names = ", ".join(f"'{name}'" for name in self.hub_splits["test"])
-        note = compare_with_benchmark(self.root, hub_names, len(self.test), self.classnames)
-        if note.agrees:
-            logger.info("Parquet: %s", note.text)
-        elif note.text:
-            logger.warning("Parquet: %s", note.text)
+        log_comparison(self.root, hub_names, len(self.test), self.classnames)
 
     def splits_to_compare(self) -> Mapping[str, Sequence[Datum]]:
         """The test images alone: the others may be gigabytes, which would be read only for this."""
         return {"test": self.test}
 
+    def stored_cell(self, item: Datum) -> Any:
+        """The cell of an image: bytes, or a dict with `bytes` and `path`."""
+        path, _, row = item.impath.rpartition(ROW)
+        return self.cells.read_cell(path, int(row))
+
     def stored_bytes(self, item: Datum) -> bytes:
         """The bytes of an image's file, as they are in the parquet file."""
-        path, _, row = item.impath.rpartition(ROW)
-        content = self.cells.read(path, int(row))
+        content = bytes_of(self.stored_cell(item))
         if not content:
             raise BadImageError(f"cannot read image {item.impath}: the file has no bytes for it")
         return content
@@ -304,10 +467,6 @@ class Parquet(OwnImages):
         """Digests of the stored bytes, which are those of the same image as a file.
 
         They are stored in the index by file and row, with the size and times of the file.
-
-        Args:
-            items: The images.
-            index: Digests that are known from before.
         """
         index_file = index.file_for(self.image_dir)
         known = read_index(index_file)

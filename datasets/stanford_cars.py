@@ -1,7 +1,7 @@
 """Stanford Cars: make, model and year."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .splitfile import SplitFileDataset
+from .file_dataset import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()

@@ -1,7 +1,7 @@
 """SUN397: scenes, indoors and outdoors."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .splitfile import SplitFileDataset
+from .file_dataset import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()

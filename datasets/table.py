@@ -13,7 +13,6 @@ from pathlib import Path
 
 from .base import DATASET_REGISTRY, Datum
 from .checks import read_text
-from .class_words import delimiter_of
 from .columns import (
     ROLES,
     SPLITS,
@@ -24,12 +23,13 @@ from .columns import (
     listed,
     missing_column,
     parse_columns,
+    sort_key,
     split_of_name,
     split_of_word,
 )
 from .file_dataset import Splits, files_below
-from .own_images import OwnImages, tables_in
-from .parquet_files import ParquetFile, as_text
+from .own_images import OwnImages, delimiter_of, tables_in
+from .parquet import ParquetFile, as_text
 from .utils.errors import DataError, first_five
 from .utils.files import leads_out
 from .views.images import SUFFIXES, is_image_name
@@ -178,10 +178,6 @@ class ImageFinder:
     """Finds the images of a table below its folder."""
 
     def __init__(self, root: Path) -> None:
-        """
-        Args:
-            root: The folder of the table.
-        """
         self.root = root
 
     @cached_property
@@ -339,12 +335,7 @@ class Table(OwnImages):
         return [(*sheet, split) for sheet, split in zip(sheets, splits, strict=True)]
 
     def choose_columns(self, sheet: Sheet, choice: ColumnChoice) -> dict[str, str]:
-        """The columns of a table by role: as the user says, otherwise by usual names.
-
-        Args:
-            sheet: The table.
-            choice: The columns that the user chose in DATASET.COLUMNS.
-        """
+        """The columns of a table by role: as the user says, otherwise by usual names."""
         headers = sheet.headers
         source = str(sheet.path)
         columns = {}
@@ -381,12 +372,7 @@ class Table(OwnImages):
         return columns
 
     def existing_first(self, sheet: Sheet, headers: Sequence[str]) -> list[str]:
-        """The column whose first cell names an image, or all of them if there is none.
-
-        Args:
-            sheet: The table.
-            headers: Candidates for the column of images.
-        """
+        """The column whose first cell names an image, or all of them if there is none."""
         for header in headers:
             path, _ = self.finder.find(sheet.columns[header][0])
             if path:
@@ -481,13 +467,7 @@ class Table(OwnImages):
 
 
 def unknown_splits(sheet: Sheet, column: str, choice: ColumnChoice) -> str:
-    """What is wrong with a column of splits that has values which mean no split; "" if nothing.
-
-    Args:
-        sheet: The table.
-        column: The column's name.
-        choice: The columns that the user chose in DATASET.COLUMNS.
-    """
+    """What is wrong with a column of splits that has values which mean no split; "" if nothing."""
     values = sorted(set(sheet.columns[column]), key=sort_key)
     unknown = [value for value in values if not choice.split_of(value)]
     if not unknown:
@@ -503,13 +483,6 @@ def unknown_splits(sheet: Sheet, column: str, choice: ColumnChoice) -> str:
 def has_split_words(cells: Sequence[str]) -> bool:
     """Whether all cells of a column are usual names of splits."""
     return all(split_of_word(cell) for cell in set(cells))
-
-
-def sort_key(code: str) -> tuple[int, int, str]:
-    """Sorts whole numbers by value, before other codes."""
-    if code.isdecimal():
-        return 0, int(code), code
-    return 1, 0, code
 
 
 def one_per_class(sheet: Sheet) -> list[str]:

@@ -1,7 +1,7 @@
 """UCF101: human actions, the middle frame of each video."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
-from .splitfile import SplitFileDataset
+from .file_dataset import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()

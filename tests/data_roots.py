@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from promptcal.datasets.base import Datum
+from promptcal.datasets.imagenet_c import CorruptedDataset
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -23,9 +24,7 @@ FOLDERS = {
         "a/apartment_building/outdoor": "outdoor apartment_building",
         "b/basketball_court/indoor": "indoor basketball_court",
     },
-    "DescribableTextures": {
-        "banded": "banded", "blotchy": "blotchy", "polka-dotted": "polka-dotted",
-    },
+    "DescribableTextures": {"banded": "banded", "blotchy": "blotchy", "polka-dotted": "polka-dotted"},
     "EuroSAT": {
         "AnnualCrop": "Annual Crop Land",
         "Forest": "Forest",
@@ -57,6 +56,8 @@ IMAGE_DIRS = {
     "ImageNetA": "imagenet-adversarial/imagenet-a",
     "ImageNetR": "imagenet-rendition/imagenet-r",
 }
+CORRUPTIONS = CorruptedDataset.corruptions
+CORRUPTED_AND_CIFAR = {"CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC"}
 # Sets whose images all lie in one folder: their class names by label.
 BREEDS = ("Abyssinian", "american_bulldog", "Bengal")
 FLOWERS = ("pink primrose", "colt's foot")
@@ -125,7 +126,10 @@ def entries(name: str) -> dict:
 
 
 def build(name: str, root: Path) -> list[str]:
-    """Makes the set `name` under `root` and returns its class names."""
+    """Makes the set `name` under `root` and returns its class names; [] for CIFAR and corrupted sets."""
+    if name in CORRUPTED_AND_CIFAR:
+        build_corrupted_or_cifar(name, root)
+        return []
     images = root / IMAGE_DIRS[name]
     if name.startswith("ImageNet"):
         return build_imagenet(name, images)
@@ -137,6 +141,20 @@ def build(name: str, root: Path) -> list[str]:
     for number, (path, label, _) in enumerate(rows):
         picture(images / path, label, number)
     return [classname for _, _, classname in splits["val"]]
+
+
+def build_corrupted_or_cifar(name: str, root: Path) -> None:
+    """With all corruptions at all severities; of ImageNet-C those between 1 and 5 are empty folders."""
+    classes = 100 if "100" in name else 10
+    if name == "ImageNetC":
+        build_imagenet_c(root, list(CORRUPTIONS), (1, 5))
+        for corruption in CORRUPTIONS:
+            for severity in ("2", "3", "4"):
+                (root / "ImageNet-C" / corruption / severity).mkdir()
+    elif name.endswith("C"):
+        build_cifar_c(root, list(CORRUPTIONS), classes)
+    else:
+        build_cifar(root, classes)
 
 
 def build_aircraft(images: Path) -> list[str]:
@@ -154,6 +172,7 @@ def build_aircraft(images: Path) -> list[str]:
 
 
 def write_classnames(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{wnid} {classname}\n" for wnid, classname in WNIDS.items()]
     (folder / "classnames.txt").write_text("".join(lines))
 
@@ -161,7 +180,6 @@ def write_classnames(folder: Path) -> None:
 def build_imagenet(name: str, images: Path) -> list[str]:
     """Every class for ImageNet, V2 (numbered folders) and Sketch; every third for A and R."""
     folder = images.parents[1] if name == "ImageNet" else images.parent
-    folder.mkdir(parents=True, exist_ok=True)
     write_classnames(folder)
     wnids = list(WNIDS)
     if name in ("ImageNetA", "ImageNetR"):
@@ -171,6 +189,8 @@ def build_imagenet(name: str, images: Path) -> list[str]:
         for n in range(2):
             picture(images / class_folder / f"{wnid}_{n}.JPEG", number, 2 * number + n)
     (images / "README.txt").write_text("not a class")
+    first = images / ("0" if name == "ImageNetV2" else wnids[0])
+    (first / "._0.JPEG").write_bytes(b"macOS leaves these")
     return [WNIDS[wnid] for wnid in wnids]
 
 
@@ -214,9 +234,7 @@ def build_cifar(root: Path, classes: int = 10, rows: int = 20, protocol: int = 2
     return images[files[0]]
 
 
-def build_cifar_c(
-    root: Path, corruptions: list[str], classes: int = 10, rows: int = 20,
-) -> dict[str, np.ndarray]:
+def build_cifar_c(root: Path, corruptions: list[str], classes: int = 10, rows: int = 20) -> dict[str, np.ndarray]:
     """`rows` images at five severities under each corruption."""
     rng = np.random.default_rng(classes)
     folder = root / f"CIFAR-{classes}-C"

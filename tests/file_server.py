@@ -78,9 +78,7 @@ def answering(*answers: bytes, pause: float = 0.0):
                 with connection:
                     requests.append(connection.recv(65536))
                     answer = answers[min(len(requests), len(answers)) - 1]
-                    for piece in (
-                        [answer] if not pause else [answer[i : i + 1] for i in range(len(answer))]
-                    ):
+                    for piece in ([answer] if not pause else [answer[i : i + 1] for i in range(len(answer))]):
                         if ended.is_set():
                             break
                         connection.sendall(piece)

@@ -9,11 +9,7 @@ from promptcal.datasets.download.archives import ArchiveError, unpacked
 
 from folders import names
 
-FILES = {
-    "images/a.jpg": random.Random(0).randbytes(20_000),
-    "images/deep/b.jpg": b"b" * 700,
-    "list.txt": b"a\nb\n",
-}
+FILES = {"images/a.jpg": random.Random(0).randbytes(20_000), "images/deep/b.jpg": b"b" * 700, "list.txt": b"a\nb\n"}
 
 
 def tar_bytes(files, extra=(), mode="w"):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from promptcal.trainers.engine.jacobian import text_jacobian
 from promptcal.trainers.vlm.backbone import Backbone, initial_context
 from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.jacobian import text_jacobian
 from promptcal.trainers.vlm.openai_clip import tokenizer as openai_tokenizer
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import class_tokens
@@ -25,10 +25,7 @@ SIDE = 32
 VISION = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 16}
 # Heads of 32, not of 64.
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 3}
-NAMES = [
-    "cat", "annual crop land", "Yorkshire_Terrier",
-    "a very long name for single class of things", "dog",
-]
+NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
 CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
 WORDS = (
     "a", "photo", "of", "one", "two", "three", "four", "cat", "dog", "annual", "crop", "land",
@@ -155,9 +152,7 @@ def clip_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def open_clip_config(
-    folder: Path, name: str, text: dict | None = None, vision: dict | None = None, **more,
-) -> None:
+def open_clip_config(folder: Path, name: str, text: dict | None = None, vision: dict | None = None, **more) -> None:
     """Makes a small model known to open_clip by name."""
     config = {"embed_dim": 48, "vision_cfg": vision or VISION, "text_cfg": text or TEXT, **more}
     path = folder / f"{name}.json"
@@ -223,9 +218,7 @@ def library_tokenizer(name: str, config: str):
 def model_folder(folder: Path, kind: str) -> torch.nn.Module:
     """A model as it lies on the hub: config, weights and tokenizer side by side."""
     name, model = make_open_clip(folder, kind)
-    preprocessing = {
-        "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash",
-    }
+    preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
     config = {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": preprocessing}
     (folder / kind / "open_clip_config.json").write_text(json.dumps(config))
     torch.save(model.state_dict(), folder / kind / "open_clip_pytorch_model.bin")

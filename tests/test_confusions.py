@@ -9,7 +9,7 @@ import pytest
 from promptcal.trainers.report.arrange import arrange
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
-from promptcal.trainers.report.figures.select import rows_of_steps, step_figures, step_panels
+from promptcal.trainers.report.figures.select import report_figures, rows_of_steps, step_figures, step_panels
 from promptcal.trainers.report.layout import PLAIN, TableSpec, default_layout
 from promptcal.trainers.report.layout_tables import spec_tables
 from promptcal.trainers.report.load import find_runs
@@ -259,7 +259,7 @@ def test_tables_of_values_and_choices_say_which_of_two_data_sets_of_one_name_the
                      settings={LAMBDA: value}, folder=f"{images} {value}")
     measured = measured_runs(tmp_path)
     table = table_by(measured.test, LAMBDA)
-    assert table.caption.endswith("Test images: UCF101 (a) 50.")
+    assert table.caption.endswith("Test images: UCF101 (a) 50; 20 bins.")
     assert "or the first one of equal size: UCF101 (b), 50 images." in "\n".join(table.notes)
     assert "the choice is made on 50 images (b), not on 50 (a)." in "\n".join(
         lambda_choice(measured).notes)
@@ -689,9 +689,15 @@ def test_rows_of_other_precision_or_views_are_named_though_no_setting_says_so(tm
     assert "zero-shot accuracy differs" not in notes
 
 
-def test_zero_shot_predictions_of_another_precision_are_no_fault_of_the_code(tmp_path):
+@pytest.mark.parametrize("changes", [
+    {"numerics.precision": "bf16"}, {"numerics.device_type": "cuda"},
+    {"views.pixels": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}},
+])
+def test_zero_shot_predictions_of_another_precision_or_input_are_no_fault_of_the_code(
+    tmp_path, changes
+):
     make_run(tmp_path, "SoC")
-    folder = make_run(tmp_path, "TPT", changes={"numerics.precision": "bf16"})
+    folder = make_run(tmp_path, "TPT", changes=changes)
 
     def reverse(arrays):
         arrays["zero_shot_logits"] = arrays["zero_shot_logits"][:, ::-1].copy()
@@ -881,6 +887,23 @@ def test_nothing_is_published_beside_runs_between_which_a_default_was_edited(tmp
 
 # The verdict
 
+def test_every_table_and_figure_of_ece_states_the_number_of_bins(tmp_path):
+    """Of runs over lambda, steps and backbones, with a choice on validation images."""
+    for split in ("test", "val"):
+        for settings in ({}, {LAMBDA: 10.0}, {"TTA.STEPS": 2}, {"PROMPT.CTX_INIT": "itap of a"}):
+            make_run(tmp_path, "SoC", split=split, settings=settings,
+                     folder=f"{split} {list(settings)}")
+    make_run(tmp_path, "TDA", backbone="ViT-B/16")
+    options = {"bins": 10, "choose": ["LAMBDA"]}
+    tables = report_on(tmp_path, **options).tables
+    tables.append(table_by(measured_runs(tmp_path, bins=10).test, "backbone"))
+    for table in tables:
+        if any("ECE" in block.label for block in table.blocks):
+            assert "10 bins" in f"{table.caption} {' '.join(table.notes)}", table.title
+    captions = [figure.caption for figure in report_figures(compared(tmp_path, bins=10))]
+    assert len(captions) > 5 and all("10 bins" in caption for caption in captions)
+
+
 def test_the_verdict_tells_data_sets_of_one_name_apart(tmp_path):
     for trainer in ("TPT", "SoC"):
         for dataset in ("UCF101", "EuroSAT"):
@@ -934,7 +957,7 @@ def test_one_and_two_steps_are_averaged_over_the_data_sets_that_all_methods_have
         cell = grid.cells[one_step, columns[0]]
         assert panels[label].before == pytest.approx(100 * cell[0].value("ece"))
     figure = next(step_figures(grid))
-    assert figure.caption.endswith("Test images: UCF101 400.")
+    assert figure.caption.endswith("Test images: UCF101 400. 20 bins.")
 
 
 # What a report does not know

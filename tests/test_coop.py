@@ -12,6 +12,7 @@ import torch
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
+from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.coop import CoOp, epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
 from promptcal.trainers.runs.run_dir import read_predictions
@@ -208,7 +209,7 @@ def test_interrupted_training_continues_bit_equal(coop, config, tmp_path, monkey
         build_trainer(cut).run()
     assert not (tmp_path / "run" / "results.json").exists()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CoOp, "test", interrupt)
+        patch.setattr(BaseTrainer, "test", interrupt)
         build_trainer(cut).run()
     build_trainer(cut).run()
     assert saved == [1, 2, 3]  # no epoch was run twice
@@ -343,13 +344,13 @@ def test_other_errors_get_one_line(coop, config, splits, clip_model, tmp_path, m
     with pytest.raises(ConfigError, match="CoOp has no prompt yet"):
         adapt("CoOp", clip_model, ["cat", "dog"], torch.randn(1, 1, 3, 32, 32))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CoOp, "test", interrupt)
+        patch.setattr(BaseTrainer, "test", interrupt)
         coop()
     state = tmp_path / "run" / "parts" / "training.pt"
     content = torch.load(state, weights_only=True)
     torch.save({**content, "training": "another", "context": content["context"] + 1}, state)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CoOp, "test", interrupt)
+        patch.setattr(BaseTrainer, "test", interrupt)
         coop()
     assert "training.pt belongs to another training, so training begins again" in caplog.text
     assert torch.equal(torch.load(state, weights_only=True)["context"], content["context"])

@@ -58,8 +58,7 @@ def test_wrong_roots_are_explained(textures, monkeypatch):
         r"tools/download.py dtd --root /nowhere. To try without data: --dataset-config-file "
         r"landcover --backbone small$")):
         build_dataset(DTD, "/nowhere")
-    with pytest.raises(DataError, match=r"no folder .*ucf101; .*python tools/download.py ucf101 "
-                                        r"--root"):
+    with pytest.raises(DataError, match=r"no folder .*ucf101; .*python tools/download.py ucf101 --root"):
         build_dataset("UCF101", textures)
     with pytest.raises(DataError, match=f"give the folder above, {textures}$"):
         build_dataset(DTD, textures / "dtd")
@@ -85,16 +84,14 @@ def test_aircraft_lists(tmp_path):
     lists = tmp_path / "fgvc_aircraft"
     (lists / "images_variant_train.txt").unlink()
     assert not build_dataset("FGVCAircraft", tmp_path).train  # testing needs no training list
-    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; .*download.py "
-                                        "fgvc"):
+    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; .*download.py fgvc"):
         build_dataset("FGVCAircraft", tmp_path, num_shots=1)
     with (lists / "images_variant_test.txt").open("a") as file:
         file.write("0000001 Concorde\n0000002\n")
     with pytest.raises(DataError, match=r"variant of variants.txt: 0000001 Concorde, 0000002$"):
         build_dataset("FGVCAircraft", tmp_path)
     (lists / "images_variant_test.txt").unlink()
-    with pytest.raises(DataError, match=r"images_variant_test.txt is missing; it is part of the "
-                                        r"images' archive"):
+    with pytest.raises(DataError, match=r"images_variant_test.txt is missing; it is part of the images' archive"):
         build_dataset("FGVCAircraft", tmp_path)
 
 
@@ -154,21 +151,6 @@ def test_each_test_file_is_looked_at_once(textures, monkeypatch):
     assert looked_at == paths_of(dataset.test)
 
 
-def test_fingerprint_does_not_depend_on_the_root(textures, tmp_path_factory, monkeypatch):
-    copy = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(textures, copy, dirs_exist_ok=True)
-    monkeypatch.chdir(textures)
-    first = build_dataset(DTD, textures)
-    expected = fingerprint(first, first.test)
-    for root in (".", copy):
-        dataset = build_dataset(DTD, root)
-        assert fingerprint(dataset, dataset.test) == expected
-        assert dataset.test_hash == first.test_hash
-    with (copy / "dtd" / "images" / "banded" / "image_0001.jpg").open("ab") as file:
-        file.write(b"more")
-    assert fingerprint(dataset, dataset.test) != expected
-
-
 @pytest.mark.posix
 def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
     build(DTD, tmp_path)
@@ -189,8 +171,7 @@ def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
     shutil.rmtree(folder)
     folder.symlink_to(folder)
     dataset = build_dataset(DTD, tmp_path)
-    with pytest.raises(DataError, match=rf"^cannot read {folder}.*: Too many levels of symbolic "
-                                        rf"links$"):
+    with pytest.raises(DataError, match=rf"^cannot read {folder}.*: Too many levels of symbolic links$"):
         fingerprint(dataset, dataset.test)
 
 
@@ -206,8 +187,7 @@ def test_pipes_and_devices_as_lists(name, file, tmp_path):
     for make_it in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         (tmp_path / file).unlink()
         make_it(tmp_path / file)
-        with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Not a regular "
-                                            rf"file$"):
+        with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Not a regular file$"):
             build_dataset(name, tmp_path)
 
 

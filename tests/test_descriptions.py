@@ -20,9 +20,7 @@ from folders import results_of
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier"]
 CUPL = {
     "cat": ["A cat is small.", "The cat has soft fur, and whiskers.", "A cat."],
-    "Annual Crop Land": [
-        "Fields of annual crop land seen from above.", "An aerial photo of farms.",
-    ],
+    "Annual Crop Land": ["Fields of annual crop land seen from above.", "An aerial photo of farms."],
     "yorkshire terrier": ["A tiny dog with long hair."],
     "unused": ["An unused class."],
 }
@@ -33,10 +31,7 @@ DCLIP = {
 }
 TEXTS = [CUPL["cat"], CUPL["Annual Crop Land"], CUPL["yorkshire terrier"]]
 PHRASES = [
-    [
-        "cat, which has four legs.", "cat, which is a tail.", "cat, which has antennae.",
-        "cat, which often grey.",
-    ],
+    ["cat, which has four legs.", "cat, which is a tail.", "cat, which has antennae.", "cat, which often grey."],
     ["annual crop land, which is used for food."],
     ["Yorkshire Terrier"],
 ]
@@ -160,8 +155,7 @@ def with_cat(texts: object) -> str:
 @pytest.mark.parametrize(("content", "message"), [
     ('{"cat": ["a cat"]}',
      "no texts for 2 of 3 classes: annual crop land, Yorkshire_Terrier; it has 1 names, such as"),
-    (json.dumps({**CUPL, "Yorkshire_terrier": [], "Yorkshire terrier": []}),
-     "these names twice: Yorkshire terrier"),
+    (json.dumps({**CUPL, "Yorkshire_terrier": [], "Yorkshire terrier": []}), "these names twice: Yorkshire terrier"),
     (with_cat([]), "an empty list for cat"),
     (with_cat("fur"), "no list of texts for 'cat'"),
     (with_cat([1]), "no list of texts for 'cat'"),

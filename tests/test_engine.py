@@ -12,17 +12,17 @@ from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.api import build_method
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.runs.run_dir import RunDir
-from promptcal.trainers.tpt import adapt_within_memory
-from promptcal.trainers.vlm.backbone import initial_context
-from promptcal.trainers.vlm.jacobian import (
+from promptcal.trainers.engine.jacobian import (
     TextShape,
     break_even_images,
     decide_jacobian,
     jacobian_pays_off,
     text_jacobian,
 )
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.tpt import adapt_within_memory
+from promptcal.trainers.vlm.backbone import initial_context
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
@@ -259,6 +259,6 @@ def test_out_of_memory_before_the_first_image(clip_model, run_method, tmp_path, 
     tight = prompt_of(clip_model)
     assert tight.budget.classes == 2 and len(tight.encoder.groups) == 4
     torch.testing.assert_close(tight.text, expected)
-    monkeypatch.setattr("promptcal.trainers.engine.jacobian_cache.text_jacobian", no_memory)
+    monkeypatch.setattr("promptcal.trainers.engine.jacobian.text_jacobian", no_memory)
     with pytest.raises(UserError, match="use TTA.JACOBIAN off"):
         run_method("SoC", tmp_path / "run", "TTA.JACOBIAN", "on")

@@ -12,7 +12,7 @@ from promptcal.trainers import adapt, build_cfg, reference
 from promptcal.trainers.api import build_method
 from promptcal.trainers.functional.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 
 from common import random_clip
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from promptcal.datasets.image_folder import ImageFolder
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError, UserError
-from promptcal.trainers.tpt import TPT
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.engine.adapted import Adapted
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 
 from common import PROJECT, random_clip, run_tool
 from folders import results_of
@@ -79,7 +79,7 @@ def test_print_is_five_lines(evaluate):
 
 def test_a_kept_run_is_not_computed_again(evaluate, tmp_path, monkeypatch):
     first = evaluate(output=tmp_path / "kept")
-    monkeypatch.setattr(TPT, "adapt", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(Adapted, "check_shapes", lambda *_: pytest.fail("computed again"))
     again = evaluate("SOC", output=tmp_path / "kept")
     assert json.dumps(again.results) == json.dumps(first.results)
     with pytest.raises(ConfigError, match="TTA.STEPS was 1, is 2"):
@@ -89,15 +89,15 @@ def test_a_kept_run_is_not_computed_again(evaluate, tmp_path, monkeypatch):
 def test_an_interrupted_run_continues(evaluate, tmp_path, monkeypatch):
     opts = [*FEW_VIEWS, "TEST.PART", 4, "TTA.EPISODES", 4]
     calls = []
-    real = TPT.adapt
+    real = Adapted.check_shapes
 
-    def stopping(self, views):
-        calls.append(len(views))
+    def stopping(self, *args):
+        calls.append(len(self.logits))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(self, views)
+        real(self, *args)
 
-    monkeypatch.setattr(TPT, "adapt", stopping)
+    monkeypatch.setattr(Adapted, "check_shapes", stopping)
     with pytest.raises(KeyboardInterrupt):
         evaluate(output=tmp_path / "run", opts=opts)
     result = evaluate(output=tmp_path / "run", opts=opts)
@@ -202,6 +202,11 @@ def test_what_cannot_work(evaluate, clip_file):
         evaluate("Sock")
     with pytest.raises(ConfigError, match="nowhere"):
         evaluate(dataset="nowhere")
+    for dataset in (None, 5):
+        with pytest.raises(ConfigError, match="dataset must be the name of a data set, or one"):
+            evaluate(dataset=dataset)
+    with pytest.raises(UnknownNameError, match="unknown data set 'None'"):
+        pc.build_dataset(None)
     with pytest.raises(TypeError, match=r"give model.float\(\)"):
         evaluate(model=pc.load_clip(str(clip_file)).half())
 

@@ -26,9 +26,7 @@ from file_server import BODY, MD5, SHA, answering
 from folders import names
 
 
-@pytest.mark.parametrize(("checksum", "second"), [
-    (MD5, "bytes=100000-"), (SHA, "bytes=100000-"), ("", None),
-])
+@pytest.mark.parametrize(("checksum", "second"), [(MD5, "bytes=100000-"), (SHA, "bytes=100000-"), ("", None)])
 def test_an_interrupted_download_continues(checksum, second, server, tmp_path):
     """Without a checksum it starts again: the host's file may have changed."""
     server.cut = 100_000
@@ -55,17 +53,14 @@ def test_a_part_that_does_not_fit_is_loaded_again(part, server, tmp_path):
      "is a web page, not the file: the host's quota"),
     ("data.zip", b"\n <HTML><body>log in</body>", MD5, "is a web page, not the file"),
     ("data.zip", b"", "", "is empty"),
-    ("split.json", b'{"error": {"code": 403, "message": "rate limit"}}', "",
-     "did not send split.json but something"),
+    ("split.json", b'{"error": {"code": 403, "message": "rate limit"}}', "", "did not send split.json but something"),
     ("split.json", b'{"train": [[', "", "did not send split.json"),
     ("names.txt", b"<?xml version='1.0'?><Error/>", "", "is a web page"),
     ("names.txt", b'{"error": 1}', "", "did not send names.txt"),
     ("split.json", b" " * (65 << 20), "", "far too many"),
 ], ids=range(9))
 @pytest.mark.parametrize("host", ["web", "drive"])
-def test_wrong_content_is_never_accepted(
-    host, name, body, checksum, message, server, tmp_path, monkeypatch
-):
+def test_wrong_content_is_never_accepted(host, name, body, checksum, message, server, tmp_path, monkeypatch):
     """It must not be found and used by the next run."""
     server.files[name] = body
     source = Source(name, drive_id="abc123", checksum=checksum)
@@ -102,10 +97,8 @@ ZIPPED = gzip.compress(b'{"test": []}')
     [
         (OK + b"Content-Length: many\r\n\r\nbody", "the host did not send list.json"),
         (OK + b"Content-Length: 100\r\n\r\nbody", "connection lost after 4 of 100 bytes"),
-        (OK + b"Content-Length: 999999999999\r\n\r\nbody",
-         "999,999,999,999 bytes or more .* far too many"),
-        (OK + b"\r\n" + bytes(200_000),
-         "bytes or more for list.json, far too many: the file has less than 100,000"),
+        (OK + b"Content-Length: 999999999999\r\n\r\nbody", "999,999,999,999 bytes or more .* far too many"),
+        (OK + b"\r\n" + bytes(200_000), "bytes or more for list.json, far too many: the file has less than 100,000"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n", "list.json: "),
         (
             b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-3/100\r\nContent-Length: 4\r\n\r\nbody",
@@ -130,15 +123,10 @@ def test_hosts_that_lie(answer, message, tmp_path):
         assert path.stat().st_size < 1000
 
 
-@pytest.mark.parametrize(
-    "stated", [b"bytes 0-7/8", b"bytes 4-7/nine", b"bytes 4-6/8", b"items 4-7/8", b""]
-)
+@pytest.mark.parametrize("stated", [b"bytes 0-7/8", b"bytes 4-7/nine", b"bytes 4-6/8", b"items 4-7/8", b""])
 def test_a_part_that_was_not_requested(stated, tmp_path):
     (tmp_path / "x.zip.part").write_bytes(b"half")
-    rest = (
-        b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\nContent-Length: 4\r\n\r\nrest"
-        % stated
-    )
+    rest = (b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\nContent-Length: 4\r\n\r\nrest" % stated)
     with answering(rest, OK + b"Content-Length: 6\r\n\r\nPK all") as (address, requests):
         checksum = f"sha256:{hashlib.sha256(b'PK all').hexdigest()}"
         assert fetch_url(f"{address}/x.zip", tmp_path / "x.zip", checksum).read_bytes() == b"PK all"

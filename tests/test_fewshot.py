@@ -6,7 +6,7 @@ import random
 
 import pytest
 from promptcal.datasets import Datum, build_dataset
-from promptcal.datasets.fewshot import draw
+from promptcal.datasets.selection import draw
 
 from data_roots import IMAGE_DIRS, build, entries, paths_of, write_split
 from folders import names

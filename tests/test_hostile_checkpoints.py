@@ -33,9 +33,7 @@ class Hostile:
         return os.system, (f"touch {self.path}",)
 
 
-def zipped(
-    path: Path, data_pkl: bytes, method: int = zipfile.ZIP_STORED, **storages: bytes
-) -> Path:
+def zipped(path: Path, data_pkl: bytes, method: int = zipfile.ZIP_STORED, **storages: bytes) -> Path:
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("x/data.pkl", data_pkl)
         for key, content in storages.items():
@@ -120,9 +118,7 @@ def test_files_with_live_objects_are_read_and_nothing_of_them_runs(tmp_path):
 
 def test_the_format_before_torch_1_6_is_refused_with_the_remedy(tmp_path):
     torch.save({"ctx": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
-    refused(
-        tmp_path / "x.pt", r"format of torch before 1.6: .*torch.save\(torch.load\(FILE\), NEW\)"
-    )
+    refused(tmp_path / "x.pt", r"format of torch before 1.6: .*torch.save\(torch.load\(FILE\), NEW\)")
 
 
 def test_truncated_files_get_one_line(tmp_path):

@@ -33,9 +33,7 @@ from made_models import (
 
 transformers = pytest.importorskip("transformers")
 
-SHAPE = {
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-}
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION = {**SHAPE, "image_size": SIDE, "patch_size": 16}
 END = VOCAB_SIZE - 1
 KINDS = ("clip-old-eos", "clip-new-eos", "clip-gelu", "siglip", "bert", "chinese")
@@ -88,8 +86,7 @@ def make(folder: Path, kind: str) -> torch.nn.Module:
         model = transformers.SiglipModel(config)
     elif kind == "chinese":
         bert_tokenizer(folder)
-        config = transformers.ChineseCLIPConfig(
-            text_config=bert, vision_config=VISION, projection_dim=48)
+        config = transformers.ChineseCLIPConfig(text_config=bert, vision_config=VISION, projection_dim=48)
         model = transformers.ChineseCLIPModel(config)
     else:
         bert_tokenizer(folder)
@@ -116,8 +113,7 @@ def library_text(model: torch.nn.Module, folder: Path, context: str, kind: str) 
         features = model.get_text_features(input_ids=tokens["input_ids"])
     else:
         tokens = tokenizer(prompts, return_tensors="pt", padding=True)
-        features = model.get_text_features(
-            input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
+        features = model.get_text_features(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
     return F.normalize(pooled(features), dim=-1)
 
 
@@ -182,16 +178,12 @@ RESIZE = "must resize images .* to squares of 32 pixels.* rescale them by 1/255"
 
 
 @pytest.mark.parametrize(("file", "changes", "message"), [
-    (CONFIG, {"auto_map": {"AutoModel": "evil.Model"}},
-     "asks for code in the model's folder to be run"),
+    (CONFIG, {"auto_map": {"AutoModel": "evil.Model"}}, "asks for code in the model's folder to be run"),
     (CONFIG, {"model_type": "blip"}, "a model of type 'blip': supported are clip"),
     (CONFIG, {"projection_dim": 40}, "transformers cannot load|lack"),
-    (CONFIG, {"attn_implementation": "hub/kernel"},
-     "asks for the attention 'hub/kernel': only eager and sdpa"),
-    (CONFIG, {"text_config": {"_attn_implementation": "hub/kernel"}},
-     "asks for the attention 'hub/kernel'"),
-    (CONFIG, {"vision_config": {"num_hidden_layers": 10**9}},
-     "num_hidden_layers 1000000000: from 1 to 1000"),
+    (CONFIG, {"attn_implementation": "hub/kernel"}, "asks for the attention 'hub/kernel': only eager and sdpa"),
+    (CONFIG, {"text_config": {"_attn_implementation": "hub/kernel"}}, "asks for the attention 'hub/kernel'"),
+    (CONFIG, {"vision_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers 1000000000: from 1 to 1000"),
     (PROCESSOR, {"rescale_factor": 1}, RESIZE),
     (PROCESSOR, {"do_rescale": False}, RESIZE),
     (PROCESSOR, {"do_normalize": False}, RESIZE),

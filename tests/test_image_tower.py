@@ -6,7 +6,7 @@ import torch
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers.vlm.budget import Budget, views_within_memory
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 
 from common import random_clip
 

@@ -14,7 +14,6 @@ import torch
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
-from promptcal.datasets.views.images import BadImageError
 from promptcal.datasets.views.loader import LoadedBatch, load_batches, num_threads
 from promptcal.trainers import build_cfg
 
@@ -64,18 +63,6 @@ def test_images_ahead_are_bounded_and_in_order(threads):
         assert batch == LoadedBatch(batches[n].tolist(), (10 * batches[n]).tolist(), {})
         assert len(begun) <= 4 * (n + 1) + 2 * threads
     assert len(begun) == 60 and not pool_threads()
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_unreadable_images_are_collected(threads):
-    def make(number: int, index: int) -> int:
-        if index % 3 == 1:
-            raise BadImageError(f"cannot read image {number}")
-        return number
-
-    first, second = load_batches(read_number, make, [[0, 1, 2], [4]], threads)
-    assert first == LoadedBatch([0, 2], [0, 2], {1: "cannot read image 1"})
-    assert second == LoadedBatch([], [], {4: "cannot read image 4"})
 
 
 def test_a_caller_that_stops_early_ends_the_threads():

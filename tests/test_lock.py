@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from promptcal.datasets.utils import lock
 from promptcal.datasets.utils.errors import UserError
 from promptcal.datasets.utils.files import write_json
-from promptcal.datasets.utils.lock import FolderLock, OwnedLock
+from promptcal.datasets.utils.lock import FolderLock
 
 
 @pytest.fixture
@@ -51,9 +50,7 @@ def test_a_dead_owner_is_replaced(tmp_path, dead_pid):
         take(tmp_path)
 
 
-@pytest.mark.parametrize("change", [
-    {"host": "elsewhere"}, {"system": "another container of the same name"},
-])
+@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"system": "another container of the same name"}])
 def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path, change, dead_pid):
     """Its process number means nothing here. A touch from the future, after a clock was set back,
     is a touch."""
@@ -79,9 +76,7 @@ def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path):
         sleeper.wait()
 
 
-@pytest.mark.parametrize("content", [
-    "", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}',
-])
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}'])
 def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path, content):
     """Its owner may be about to write it."""
     (tmp_path / "lock").write_text(content.replace("HERE", FolderLock(tmp_path).owner["host"]))
@@ -143,43 +138,7 @@ def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(lock.json, "dump", full)
-        with pytest.raises(UserError, match="cannot write .*lock: No space left on device; choose "
-                                            "another"):
+        with pytest.raises(UserError, match="cannot write .*lock: No space left on device; choose another"):
             take(tmp_path)
     assert not list(tmp_path.iterdir())
-    take(tmp_path)
-
-
-def test_one_at_a_time(tmp_path, monkeypatch):
-    """Eight threads, each with a file of its own: never two inside, and nothing left."""
-    monkeypatch.setattr(lock, "RETRY_SECONDS", 0.001)
-    inside = 0
-    most = 0
-
-    def work() -> None:
-        nonlocal inside, most
-        for _ in range(10):
-            with OwnedLock(tmp_path / "lock").awaited("works"):
-                inside += 1
-                most = max(most, inside)
-                time.sleep(0.0005)
-                inside -= 1
-
-    with ThreadPoolExecutor(8) as pool:
-        workers = [pool.submit(work) for _ in range(8)]
-    for worker in workers:
-        worker.result()
-    assert most == 1 and list(tmp_path.iterdir()) == []
-
-
-def test_where_processes_cannot_be_asked_for_silence_counts(tmp_path, dead_pid, monkeypatch):
-    """As on Windows, where the question would send Ctrl-C."""
-    def kill(*_: object) -> None:
-        raise AssertionError("sent Ctrl-C")
-
-    monkeypatch.setattr(lock, "PROCESSES_CAN_BE_ASKED_FOR", False)
-    monkeypatch.setattr(os, "kill", kill)
-    write_json(tmp_path / "lock", {**FolderLock(tmp_path).owner, "pid": dead_pid})
-    assert_in_use(tmp_path, str(dead_pid))
-    os.utime(tmp_path / "lock", (1, 1))
     take(tmp_path)

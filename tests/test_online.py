@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 import torch
-from promptcal.datasets.streams import shuffled
+from promptcal.datasets.selection import shuffled
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.base import BaseTrainer

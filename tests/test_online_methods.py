@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from promptcal.datasets.streams import shuffled
+from promptcal.datasets.selection import shuffled
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.report import main as report
 from promptcal.trainers import TRAINER_REGISTRY, Adapter, adapt, build_cfg

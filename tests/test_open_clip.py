@@ -56,14 +56,10 @@ def test_activation_and_pixels_are_those_of_the_tag(monkeypatch, tmp_path):
     assert torch.equal(backbone.module.encode_text(ids), model.encode_text(ids))
     plain = load_clip("open_clip:promptcal-tags/plain", "cpu")
     assert not torch.allclose(plain.module.encode_text(ids), model.encode_text(ids), atol=1e-4)
-    assert weights_hash("open_clip:promptcal-tags/quick") != weights_hash(
-        "open_clip:promptcal-tags/plain"
-    )
+    assert weights_hash("open_clip:promptcal-tags/quick") != weights_hash("open_clip:promptcal-tags/plain")
 
     file = f"promptcal-tags@{tmp_path / 'x.pt'}"
-    with pytest.raises(
-        WeightsError, match="differ in activation or pixels.*/TAG@.*such as quick or plain"
-    ):
+    with pytest.raises(WeightsError, match="differ in activation or pixels.*/TAG@.*such as quick or plain"):
         load_clip(f"open_clip:{file}", "cpu")
     named = load_clip(f"open_clip:promptcal-tags/plain@{tmp_path / 'x.pt'}", "cpu")
     assert named.pixels == plain.pixels != pixels
@@ -79,8 +75,7 @@ def test_activation_and_pixels_are_those_of_the_tag(monkeypatch, tmp_path):
     ("ViT-B-16", "has no weights '' of ViT-B-16. Give open_clip:ViT-B-16/TAG"),
     ("ViT-B-16@nowhere.pt", "no weight file at nowhere.pt"),
     ("local-dir:nowhere", r"open_clip cannot load local-dir:nowhere \("),
-    ("ViT-B-32/laion2b_s34b_b79k",
-     "couldn't connect.*fetch the file and give open_clip:MODEL/TAG@FILE"),
+    ("ViT-B-32/laion2b_s34b_b79k", "couldn't connect.*fetch the file and give open_clip:MODEL/TAG@FILE"),
 ])
 def test_names_that_cannot_be_loaded(name, message, monkeypatch):
     def offline(*_, **__):
@@ -130,9 +125,7 @@ def test_no_code_of_a_models_folder_runs(tmp_path, monkeypatch):
     model_folder(tmp_path, "bert")
     folder = tmp_path / "bert"
     config = json.loads((folder / "config.json").read_text())
-    config.update(
-        model_type="mine", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
-    )
+    config.update(model_type="mine", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     monkeypatch.setattr("builtins.input", lambda *_: "y")

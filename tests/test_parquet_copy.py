@@ -12,7 +12,7 @@ from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.download.fetch import FetchError, Source, fetch_once
 from promptcal.datasets.download.install import download_dataset, manual_steps
 from promptcal.datasets.download.verify import inspect
-from promptcal.datasets.splitfile import SplitFileDataset
+from promptcal.datasets.file_dataset import SplitFileDataset
 from promptcal.datasets.utils.errors import DataError
 from promptcal.tools import download
 
@@ -33,9 +33,7 @@ def all_messages(caplog):
     caplog.set_level(logging.INFO)
 
 
-def make_copy(
-    name: str, tmp_path: Path, hub_names: list[str], with_paths: bool = False, leave_out: int = -1,
-) -> Path:
+def make_copy(name: str, tmp_path: Path, hub_names: list[str], with_paths: bool = False, leave_out: int = -1) -> Path:
     """A hub's copy of a miniature set, with the split file beside it.
 
     `leave_out` is the number of a test image that is not in it.
@@ -53,9 +51,7 @@ def make_copy(
             columns["image"].append({"bytes": (images / path).read_bytes(), "path": cell_path})
             columns["label"].append(label)
         features = {"label": label_feature(hub_names)}
-        write_columns(
-            tmp_path / "copy" / "data", columns, features, f"{split}-00000-of-00001.parquet"
-        )
+        write_columns(tmp_path / "copy" / "data", columns, features, f"{split}-00000-of-00001.parquet")
     shutil.copy(write_split(tmp_path / "made", name, splits), tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -69,9 +65,7 @@ def labelled_contents(items) -> list[tuple[int, bytes]]:
 def test_cars_from_a_copy(with_paths, tmp_path, caplog):
     copy = make_copy("StanfordCars", tmp_path, CARS, with_paths)
     root = tmp_path / "root"
-    assert download.main(["stanford_cars", "--root", str(root), "--mirror", str(copy)]) == 0, (
-        caplog.text
-    )
+    assert download.main(["stanford_cars", "--root", str(root), "--mirror", str(copy)]) == 0, (caplog.text)
     assert "stanford_cars: ready, 4 test images of 2 classes" in caplog.text
     dataset = build_dataset("StanfordCars", root)
     dataset.check_files([*dataset.train, *dataset.val, *dataset.test])
@@ -89,16 +83,6 @@ def test_cars_from_a_copy(with_paths, tmp_path, caplog):
 
 
 @needs_pyarrow
-def test_scenes_from_a_copy(tmp_path):
-    hub_names = ["abbey", "apartment building outdoor", "basketball court indoor"]
-    copy = make_copy("SUN397", tmp_path, hub_names)
-    assert download_dataset(DATASET_REGISTRY.get("SUN397"), tmp_path / "root", str(copy))
-    dataset = build_dataset("SUN397", tmp_path / "root")
-    dataset.check_files(dataset.test)
-    assert dataset.classnames[1] == "outdoor apartment_building"
-
-
-@needs_pyarrow
 def test_another_set_is_refused_with_both_counts(tmp_path, caplog):
     cls = DATASET_REGISTRY.get("StanfordCars")
     copy = make_copy("StanfordCars", tmp_path, CARS, leave_out=2)
@@ -113,30 +97,6 @@ def test_another_set_is_refused_with_both_counts(tmp_path, caplog):
     assert not download_dataset(cls, tmp_path / "root", str(copy))
     message = "only in the copy: 'Hummer'; only in the split file: 2000 AM General Hummer SUV"
     assert message in caplog.text
-
-
-def test_the_steps_name_the_copy(tmp_path):
-    steps = manual_steps(DATASET_REGISTRY.get("SUN397"), tmp_path)
-    assert "hf download tanganke/sun397 --repo-type dataset --local-dir FOLDER" in steps
-
-
-@pytest.mark.parametrize("name", ["DescribableTextures", "OxfordFlowers", "OxfordPets"])
-def test_a_second_host(name, tmp_path, monkeypatch):
-    """The first host has nothing; the second is asked for the same file."""
-    cls, archives = hosted(name, tmp_path, monkeypatch)
-    source = cls.archives[0]
-    first_url, second_url = source.urls
-    assert "//www.robots.ox.ac.uk/" in first_url and "//thor.robots.ox.ac.uk/" in second_url
-    with serving() as first, serving() as second:
-        second.files = contents(archives)
-        urls = (f"{first.address}/{source.name}", f"{second.address}/{source.name}")
-        monkeypatch.setattr(cls, "archives", (dataclasses.replace(source, urls=urls),))
-        lists = tmp_path / "lists"
-        lists.mkdir()
-        for path in archives.glob("*.json"):
-            path.rename(lists / path.name)
-        assert download_dataset(cls, tmp_path / "root", str(lists))
-        assert first.requests and second.requests
 
 
 def test_another_archive_of_eurosat(tmp_path, monkeypatch, caplog):

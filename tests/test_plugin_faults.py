@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.runs.run_dir import read_predictions
-from promptcal.trainers.tpt import TPT
 
 from fault_runs import parts_of
 
@@ -23,7 +23,6 @@ def raise_error(error: Exception):
 
 def return_one_image(adapted):
     adapted.logits = adapted.logits[:1]
-    return adapted
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -38,18 +37,17 @@ def return_one_image(adapted):
 ], ids=["raises", "torch raises", "shape", "gpu"])
 def test_what_fails_is_named_and_the_rest_is_kept(train, tmp_path, change, message, monkeypatch):
     """The third batch of TPT fails, which is the fifth and sixth image."""
-    real = TPT.adapt
+    real = Adapted.check_shapes
     calls = []
 
-    def adapt(self, views):
-        calls.append(len(views))
-        adapted = real(self, views)
+    def check_shapes(self, *args):
+        calls.append(len(self.logits))
         if len(calls) == 3:
-            return change(adapted)
-        return adapted
+            change(self)
+        real(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TPT, "adapt", adapt)
+        patch.setattr(Adapted, "check_shapes", check_shapes)
         done = train("TPT", *SETTINGS)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert re.search(message, done.stderr.splitlines()[-1]), done.stderr

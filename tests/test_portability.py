@@ -29,9 +29,7 @@ def test_the_main_commands(tmp_path):
     mirror.mkdir()
     split.rename(mirror / split.name)
 
-    zero_shot = runs.arguments(
-        tmp_path / "zero_shot", "--trainer", "ZeroShot", "CACHE.DIR", tmp_path / "cache"
-    )
+    zero_shot = runs.arguments(tmp_path / "zero_shot", "--trainer", "ZeroShot", "CACHE.DIR", tmp_path / "cache")
     page = tmp_path / "page"
     table = tmp_path / "predictions.csv"
     commands = [

@@ -95,7 +95,7 @@ def test_the_command(clip_file, images, names):
     header, _, *rows = done.stdout.strip().splitlines()
     assert "O-TPT" in header
     assert [row.split()[0] for row in rows[:2]] == [str(images[0]), str(images[1])]
-    assert "4 classes, 16 views per image" in rows[-1]
+    assert "4 classes, 16 views per image" in rows[-2] and "O-TPT: 2 steps." in rows[-1]
 
 
 def test_the_small_clip_says_what_it_knows(tmp_path, names, train):
@@ -146,6 +146,16 @@ def test_pairs_win_over_flags_and_the_caption_states_what_was_used(clip_file, im
         "--backbone", str(clip_file), "--opts", "TTA.VIEWS", "4", "SEED", "7",
     ])
     assert "4 views per image, seed 7" in capsys.readouterr().out
+
+
+def test_the_caption_states_the_settings_of_each_method(clip_file, images, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    main([
+        str(images[0]), *CAT_OR_DOG, "--trainer", "TPT", "SoC", "--views", "10", "--html", str(page),
+        "--backbone", str(clip_file), "--opts", "TRAINER.SOC.LAMBDA", "7", "TTA.STEPS", "2",
+    ])
+    for content in (capsys.readouterr().out, page.read_text(encoding="utf-8")):
+        assert "TPT: 2 steps." in content and "SoC: 2 steps, λ 7." in content
 
 
 @pytest.mark.parametrize(("key", "value"), [

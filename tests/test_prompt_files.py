@@ -10,9 +10,9 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
-from promptcal.trainers.tpt import TPT
+from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.vlm import prompt_files
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompt_files import (
     TrainingState,
     checkpoint_path,
@@ -34,9 +34,7 @@ from folders import results_of
 NAMES = ["kind_a", "kind_b", "kind_c", "kind_d"]
 TOKENS = class_tokens(NAMES, TOKENIZER)
 FEW_VIEWS = ("TTA.VIEWS", 8, "TTA.SELECT", 0.25)
-shared_or_class_specific = pytest.mark.parametrize(
-    "classes", [0, 4], ids=["shared", "class-specific"]
-)
+shared_or_class_specific = pytest.mark.parametrize("classes", [0, 4], ids=["shared", "class-specific"])
 
 
 @pytest.fixture
@@ -82,9 +80,7 @@ def test_names_of_modules_around_the_prompt_do_not_matter(tmp_path, clip_model, 
 
 def test_class_specific_contexts_belong_to_their_classes(tmp_path, save, backbone):
     path = save(tmp_path, context=random_prompt(classes=4))
-    with pytest.raises(
-        WeightsError, match=r"shape \(4, 4, 64\), but the data set needs \(3, n_ctx, 64\)"
-    ):
+    with pytest.raises(WeightsError, match=r"shape \(4, 4, 64\), but the data set needs \(3, n_ctx, 64\)"):
         load_context(path, backbone, TOKENS[:3])
     other_tokens = class_tokens(["kind_a", "kind_b", "cat", "kind_d"], TOKENIZER)
     with pytest.raises(WeightsError, match=r"another class list or backbone \(class 2 differs\)"):
@@ -93,9 +89,7 @@ def test_class_specific_contexts_belong_to_their_classes(tmp_path, save, backbon
         load_context(path, OpenAIBackbone(random_clip(seed=1)), TOKENS)
 
 
-def test_shared_contexts_fit_any_class_list_but_warn_of_another_backbone(
-    tmp_path, save, backbone, caplog
-):
+def test_shared_contexts_fit_any_class_list_but_warn_of_another_backbone(tmp_path, save, backbone, caplog):
     path = save(tmp_path, context=random_prompt())
     with caplog.at_level(logging.WARNING):
         load_context(path, backbone, TOKENS[:2])
@@ -111,14 +105,10 @@ def test_shared_contexts_fit_any_class_list_but_warn_of_another_backbone(
     ({"ctx": torch.full((4, 64), torch.nan)}, "not finite"),
     (dict.fromkeys("abcdefghi", torch.ones(1)), "found: a, b, c, d, e and 4 more$"),
     ([torch.ones(4, 64)], "holds no prompt"),
-    ({"ctx": torch.ones(4, 64), "meta_net.linear1.weight": torch.ones(3)},
-     "it seems to be .*CoCoOp's"),
-    ({"ctx": torch.ones(4, 64), "compound_prompts_text.0": torch.ones(3)},
-     "it seems to be .*MaPLe's"),
-    ({"ctx": torch.ones(4, 64), "anchor_ctx_1": torch.ones(3)},
-     "it seems to be .*with anchors"),
-    ({"ctx": torch.ones(4, 64), "adapter.fc.0.weight": torch.ones(3)},
-     "it seems to be .*CLIP-Adapter's"),
+    ({"ctx": torch.ones(4, 64), "meta_net.linear1.weight": torch.ones(3)}, "it seems to be .*CoCoOp's"),
+    ({"ctx": torch.ones(4, 64), "compound_prompts_text.0": torch.ones(3)}, "it seems to be .*MaPLe's"),
+    ({"ctx": torch.ones(4, 64), "anchor_ctx_1": torch.ones(3)}, "it seems to be .*with anchors"),
+    ({"ctx": torch.ones(4, 64), "adapter.fc.0.weight": torch.ones(3)}, "it seems to be .*CLIP-Adapter's"),
 ])
 def test_files_that_do_not_fit_get_one_line(tmp_path, backbone, content, message):
     """Also those of other methods: the context alone is not what they learnt."""
@@ -155,13 +145,13 @@ def test_a_prompt_that_is_overwritten_in_place(tmp_path, backbone, monkeypatch):
 def test_a_prompt_that_is_replaced_during_a_run_is_reported(train, tmp_path, monkeypatch):
     path = tmp_path / "p.safetensors"
     save_file({"ctx": random_prompt()}, path)
-    real = TPT.adapt
+    real = Adapted.check_shapes
 
-    def replace_and_adapt(*args):
+    def adapt_and_replace(*args):
         save_file({"ctx": -random_prompt()}, path)
-        return real(*args)
+        real(*args)
 
-    monkeypatch.setattr(TPT, "adapt", replace_and_adapt)
+    monkeypatch.setattr(Adapted, "check_shapes", adapt_and_replace)
     done = train("TPT", "MODEL.INIT_WEIGHTS", path, *FEW_VIEWS)
     assert done.returncode == 0
     assert "p.safetensors has changed during the run" in done.stdout + done.stderr
@@ -181,13 +171,9 @@ def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path, save):
         assert find_prompt(tmp_path).name == "model.pth.tar-100"
     save(tmp_path, context=random_prompt(), best=True)
     assert find_prompt(tmp_path).name == "model-best.pth.tar"
-    with pytest.raises(
-        WeightsError, match=r"model-best\.pth\.tar, .*model\.pth\.tar-5, model\.pth\.tar-50"
-    ):
+    with pytest.raises(WeightsError, match=r"model-best\.pth\.tar, .*model\.pth\.tar-5, model\.pth\.tar-50"):
         find_prompt(tmp_path, 7)
-    with pytest.raises(
-        WeightsError, match="no prompt at .*nowhere.* holds no checkpoint; correct --model-dir"
-    ):
+    with pytest.raises(WeightsError, match="no prompt at .*nowhere.* holds no checkpoint; correct --model-dir"):
         find_prompt(tmp_path / "nowhere")
     save(tmp_path / "several" / "seed1", context=random_prompt())
     with pytest.raises(WeightsError, match="has seed1: choose with --seed"):
@@ -282,13 +268,9 @@ def test_a_prompt_states_its_backbone_and_class_token_position(tmp_path, backbon
     convert_prompt(path, copy)
     for file in (path, copy):
         assert load_context(file, backbone, TOKENS, "middle").shape == (4, 64)
-        with pytest.raises(
-            WeightsError, match="'middle', not 'end': add TRAINER.COOP.CLASS_TOKEN_POSITION middle"
-        ):
+        with pytest.raises(WeightsError, match="'middle', not 'end': add TRAINER.COOP.CLASS_TOKEN_POSITION middle"):
             load_context(file, backbone, TOKENS)
-        with pytest.raises(
-            WeightsError, match=r"learnt with open_clip:ViT-B-16/openai, .* needs \(n_ctx, 128\)"
-        ):
+        with pytest.raises(WeightsError, match=r"learnt with open_clip:ViT-B-16/openai, .* needs \(n_ctx, 128\)"):
             load_context(file, OpenAIBackbone(random_clip(width=128)), TOKENS, "middle")
 
 
@@ -302,3 +284,11 @@ def test_the_converter_refuses(tmp_path, source, target, message):
     done = run_tool("convert_prompt.py", tmp_path / source, tmp_path / target)
     assert done.returncode == 2 and message in done.stderr and done.stderr.strip().count("\n") == 0
     assert not (tmp_path / target).exists()
+
+
+def test_the_converter_writes_no_text_that_is_not_utf_8(tmp_path):
+    save_file({"ctx": torch.ones(4, 8)}, tmp_path / "x.safetensors")
+    copy = tmp_path / "y.safetensors"
+    done = run_tool("convert_prompt.py", tmp_path / "x.safetensors", copy, "--method", "a\udcff")
+    assert done.returncode == 2 and "--method writes another" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and not copy.exists()

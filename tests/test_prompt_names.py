@@ -8,7 +8,7 @@ import torch
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.tools import train
 from promptcal.trainers.config.settings import short_hash
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompt_files import load_context, read_metadata
 from promptcal.trainers.vlm.prompt_protocol import prompt_protocol, protocol_of_path
 from promptcal.trainers.vlm.prompts import class_tokens
@@ -85,19 +85,14 @@ COOP = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend"
 
 
 @pytest.mark.parametrize(("path", "text", "label"), [
-    (f"data/me/ucf101/{COOP}/seed1/prompt_learner/model.pth.tar-50", f"{COOP}/seed*",
-     "CoOp 2 shots"),
-    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-5", f"{COOP}/seed*/epoch 5",
-     "CoOp 2 shots"),
-    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-50", f"{COOP}/seed*",
-     "CoOp 2 shots"),
+    (f"data/me/ucf101/{COOP}/seed1/prompt_learner/model.pth.tar-50", f"{COOP}/seed*", "CoOp 2 shots"),
+    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-5", f"{COOP}/seed*/epoch 5", "CoOp 2 shots"),
+    (f"elsewhere/{COOP}/seed3/prompt_learner/model.pth.tar-50", f"{COOP}/seed*", "CoOp 2 shots"),
     ("output/UCF101/KgCoOp/rn50_1shot/seed2/prompt_learner/model-best.pth.tar",
      "KgCoOp/rn50_1shot/seed*", "KgCoOp 1 shot"),
     ("textures.safetensors", "textures.safetensors", "textures"),
-    ("/home/me/prompts/2shots/seed4/p.pt", f"{short_hash(b'me/prompts')}/2shots/seed*/p.pt",
-     "CoOp 2 shots"),
-    ("/home/me/textures.safetensors", f"{short_hash(b'home/me')}/textures.safetensors",
-     "textures"),
+    ("/home/me/prompts/2shots/seed4/p.pt", f"{short_hash(b'me/prompts')}/2shots/seed*/p.pt", "CoOp 2 shots"),
+    ("/home/me/textures.safetensors", f"{short_hash(b'home/me')}/textures.safetensors", "textures"),
 ])
 def test_the_protocol_of_a_path(path, text, label):
     protocol = protocol_of_path(path, ["UCF101", "ucf101"])
@@ -108,9 +103,7 @@ def test_a_converted_prompt_says_how_it_was_made(tmp_path, clip_model):
     """Without the folders of CoOp's layout, which said it before."""
     source = save_as_dassl(coop_folder(tmp_path, 2) / "seed1", clip_model, NAMES, random_prompt(16))
     copy = tmp_path / "prompt.safetensors"
-    done = run_tool(
-        "convert_prompt.py", source, copy, "--dataset", "UCF101", "--backbone", "ViT-B/16"
-    )
+    done = run_tool("convert_prompt.py", source, copy, "--dataset", "UCF101", "--backbone", "ViT-B/16")
     assert done.returncode == 0, done.stderr
     assert read_metadata(copy) == {
         "method": "CoOp", "shots": "2", "seed": "1", "epochs": "50", "n_ctx": "16",
@@ -128,20 +121,14 @@ def test_a_converted_prompt_says_how_it_was_made(tmp_path, clip_model):
     ("UCF101", "2", "50", "CoOp 2 shots (epochs 50, n_ctx 4)"),
     ("ImageNet", "2", "100", "CoOp 2 shots (epochs 100, n_ctx 4)"),
 ])
-def test_the_epochs_of_coops_scripts_are_one_protocol_on_all_data_sets(
-    dataset, shots, epochs, text
-):
-    metadata = {
-        "method": "CoOp", "dataset": dataset, "shots": shots, "epochs": epochs, "n_ctx": "4",
-    }
+def test_the_epochs_of_coops_scripts_are_one_protocol_on_all_data_sets(dataset, shots, epochs, text):
+    metadata = {"method": "CoOp", "dataset": dataset, "shots": shots, "epochs": epochs, "n_ctx": "4"}
     assert prompt_protocol("prompt.safetensors", "", metadata, [dataset]).text == text
 
 
 def test_metadata_is_printed_and_checked(tmp_path, clip_model, caplog):
     backbone = OpenAIBackbone(clip_model, "ViT-B/32")
-    metadata = {
-        "method": "CoOp", "shots": "2", "dataset": "DTD", "backbone": "ViT-B/16", "n_ctx": "4",
-    }
+    metadata = {"method": "CoOp", "shots": "2", "dataset": "DTD", "backbone": "ViT-B/16", "n_ctx": "4"}
     path = tmp_path / "prompt.safetensors"
     save_file({"ctx": random_prompt()}, path, metadata)
     with caplog.at_level(logging.INFO):

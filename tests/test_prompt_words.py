@@ -6,7 +6,7 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers.vlm.backbone import initial_context
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 from promptcal.trainers.vlm.prompt_words import CAVEAT, nearest_words
 from safetensors.torch import save_file
 
@@ -54,9 +54,7 @@ def test_a_prompt_file_as_words(tmp_path):
     assert run_tool("convert_prompt.py", file).returncode == 2
 
 
-def test_the_page_shows_the_words_of_methods_that_tune_the_context(
-    clip_file, image_folder, tmp_path
-):
+def test_the_page_shows_the_words_of_methods_that_tune_the_context(clip_file, image_folder, tmp_path):
     page = tmp_path / "page.html"
     image = next(image_folder.rglob("*.png"))
     done = run_tool(

@@ -45,17 +45,12 @@ def test_every_tool_with_a_read_only_root(tmp_path, clip_file):
     eurosat = ["--dataset-config-file", "eurosat", "--root", root, "--backbone", clip_file]
     few = ["TEST.LIMIT", 3, "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "DATALOADER.NUM_WORKERS", 0]
     soc = ["train.py", "--trainer", "SoC", *eurosat, *few]
-    coop = [
-        "train.py", "--trainer", "CoOp", *eurosat, *few, "DATASET.NUM_SHOTS", 1,
-        "OPTIM.MAX_EPOCH", 1,
-    ]
+    coop = ["train.py", "--trainer", "CoOp", *eurosat, *few, "DATASET.NUM_SHOTS", 1, "OPTIM.MAX_EPOCH", 1]
     ucf = ["train.py", "--trainer", "SoC", "--dataset-config-file", "ucf101", "--root", root]
     predict = ["predict.py", image, "--backbone", clip_file, "--views", 4]
     select = ["--opts", "TTA.SELECT", 0.5]
     report = ["report.py", out, "--no-figures"]
-    reproduce = [
-        "reproduce.py", "table1", "--dry-run", "--root", root, "--output-dir", out / "paper",
-    ]
+    reproduce = ["reproduce.py", "table1", "--dry-run", "--root", root, "--output-dir", out / "paper"]
     read_only = "Read-only file system"
     # Each command, its exit status, and words that it prints.
     commands = [
@@ -77,9 +72,7 @@ def test_every_tool_with_a_read_only_root(tmp_path, clip_file):
     done = mounted(root, sys.executable, "-c", TOOLS, str(PROJECT / "tests"), input=words)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    for (_, status, message), (_, returncode, stdout, stderr) in zip(
-        commands, results, strict=True
-    ):
+    for (_, status, message), (_, returncode, stdout, stderr) in zip(commands, results, strict=True):
         assert returncode == status and message in stdout + stderr, stderr
         assert "Traceback" not in stderr
     assert list((out / "lists" / "EuroSAT").glob("shot_1-seed_*.json"))

@@ -33,6 +33,12 @@ def test_reads_its_true_layout(name, tmp_path):
             assert image.getpixel((5, 5))[0] < 8
 
 
+SHIFT_SETTINGS = {  # regularisers are weaker under shift
+    "CTPT": {"LAMBDA": 20.0}, "OTPT": {"LAMBDA": 2.0}, "SOC": {"LAMBDA": 14.0}, "ATPT": {"LAMBDA": 10.0},
+    "TDA": {"VIEWS": "confident"},
+}
+
+
 @pytest.mark.parametrize("name", IMAGE_DIRS)
 def test_yaml_of_each_set(name):
     reader = DATASET_REGISTRY.get(name)
@@ -40,16 +46,10 @@ def test_yaml_of_each_set(name):
     assert config["DATASET"]["NAME"] == name
     assert reader.augmix == (name != "ImageNet")
     settings = config.get("TRAINER", {})
-    if name in SHIFTS:  # regularisers are weaker under shift
-        assert settings["CTPT"] == {"LAMBDA": 20.0}
-        assert settings["OTPT"] == {"LAMBDA": 2.0}
-        assert settings["SOC"] == {"LAMBDA": 14.0}
-        assert settings["ATPT"] == {"LAMBDA": 10.0}
-        assert settings["TDA"] == {"VIEWS": "confident"}
-    elif name == "ImageNet":
-        assert settings == {"DPE": {"VIEWS": "confident"}}
+    if name in SHIFTS:
+        assert SHIFT_SETTINGS.items() <= settings.items()
     else:
-        assert settings == {}
+        assert settings == ({"DPE": {"VIEWS": "confident"}} if name == "ImageNet" else {})
 
 
 def test_v2_folders_are_numbers_not_strings(tmp_path):
@@ -57,9 +57,6 @@ def test_v2_folders_are_numbers_not_strings(tmp_path):
     for item in build_dataset("ImageNetV2", tmp_path).test:
         folder = Path(item.impath).parent.name
         assert item.label == int(folder) and item.classname == f"thing {folder}"
-    picture(tmp_path / IMAGE_DIRS["ImageNetV2"] / "n01440764" / "x.jpeg")
-    with pytest.raises(DataError, match="named 0 to 11, not n01440764"):
-        build_dataset("ImageNetV2", tmp_path)
 
 
 def test_imagenets_class_names(tmp_path, caplog):
@@ -95,24 +92,19 @@ def test_bad_class_names_file(text, tmp_path):
 def test_wrong_class_folders_get_a_remedy(name, tmp_path):
     build(name, tmp_path)
     images = tmp_path / IMAGE_DIRS[name]
+    first, pattern = ("0", "0 to 11") if name == "ImageNetV2" else ("n01440764", "n[0-9]+ to n[0-9]+")
 
     def refused(message: str) -> None:
-        remedy = "run: python tools/download.py imagenet"
-        with pytest.raises(DataError, match=f"{message}; .*{remedy}"):
+        with pytest.raises(DataError, match=f"{message}; .*run: python tools/download.py imagenet"):
             build_dataset(name, tmp_path)
 
     shutil.rmtree(images)
     picture(images / "ILSVRC2012_val_00000001.JPEG")  # not sorted into class folders
-    if name == "ImageNetV2":
-        refused("named 0 to 11, not none at all")
-        (images / "0").mkdir()
-        refused(f"{name} has no test images")
-    else:
-        refused("named n[0-9]+ to n[0-9]+, not none at all")
-        (images / "n01440764").mkdir()
-        refused(f"{name} has no test images")
-        picture(images / "n99999999" / "x.JPEG")
-        refused("per class of classnames.txt, .* not n99999999")
+    refused(f"named {pattern}, not none at all")
+    (images / first).mkdir()
+    refused(f"{name} has no test images")
+    picture(images / "n99999999" / "x.JPEG")
+    refused("per class of classnames.txt, .* not n99999999")
 
 
 def test_imagenets_training_images_are_listed_on_first_use(tmp_path, monkeypatch):

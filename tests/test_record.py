@@ -4,13 +4,19 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
+from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.report.sentences import FIELD_WORDS, STATE_SETTINGS
 from promptcal.trainers.runs.record import (
     PURPOSES,
+    WORDS,
     RunRecord,
     describe_difference,
     group_records,
 )
+from safetensors.torch import save_file
 
+from common import make_image_folder
 from records import BASE, make
 
 # Those that the matrix below has.
@@ -158,6 +164,46 @@ def test_the_id_covers_all_but_names_and_labels(case):
 
 def test_every_purpose_is_in_the_matrix():
     assert set(PURPOSES) == {*MATRIX_PURPOSES, "pair", "choice"}
+
+
+def test_every_field_that_is_compared_or_named_is_in_the_record_of_a_run(
+    clip_file, image_folder, tmp_path, clip_model
+):
+    """A misspelt path would be absent in every record, and so compare as equal."""
+    table = make_image_folder(tmp_path / "table", classes=2)
+    rows = ["path,label,split,patient_id"]
+    for number, file in enumerate(sorted(table.rglob("*.png"))):
+        rows.append(f"{file.relative_to(table)},{file.parent.name},test,p{number // 2}")
+    (table / "labels.csv").write_text("\n".join(rows), encoding="utf-8")
+    for split in ("train", "test"):
+        make_image_folder(tmp_path / "splits" / split)
+    prompt = tmp_path / "model.safetensors"
+    width = clip_model.text_projection.shape[0]
+    save_file({"ctx": torch.zeros(4, width)}, prompt, {"method": "CoOp", "dataset": "EuroSAT"})
+    descriptions = tmp_path / "texts.json"
+    descriptions.write_text(json.dumps({f"kind {letter}": ["a kind"] for letter in "abcd"}))
+    settings_of_runs = {
+        "SoC": ["MODEL.INIT_WEIGHTS", prompt, "TTA.RESET", "never", "TEST.ORDER", "correlated"],
+        "ZeroShot": ["PROMPT.DESCRIPTIONS", descriptions, "PROMPT.ENSEMBLE", "similarity",
+                     "INPUT.PIXEL_MEAN", "[0.5,0.5,0.5]", "INPUT.PIXEL_STD", "[0.5,0.5,0.5]"],
+        "TDA": ["DATASET.NAME", "Table", "DATASET.ROOT", table],
+        "CoOp": ["DATASET.NUM_SHOTS", 1, "DATASET.ROOT", tmp_path / "splits"],
+    }
+    records = []
+    for method, settings in settings_of_runs.items():
+        cfg = build_cfg(method, "configs/datasets/image_folder.yaml", opts=[
+            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file,
+            "OUTPUT_DIR", tmp_path / method, *settings,
+        ])
+        records.append(build_trainer(cfg).record)
+    paths = {*WORDS, *FIELD_WORDS, *STATE_SETTINGS}
+    for fields in PURPOSES.values():
+        paths.update(fields)
+    absent = set()
+    for path in paths:
+        if all(record.get(path) is None for record in records):
+            absent.add(path)
+    assert not absent
 
 
 def test_a_choice_may_differ_in_its_key_alone():

@@ -174,3 +174,10 @@ def test_settings_are_stated_in_words(tmp_path):
         rows += labels(grid)
     for words in ("fp16", "no AugMix", "weight decay 0", "2 steps"):
         assert f"SoC, {words}" in " | ".join(rows)
+
+
+def test_a_run_made_again_is_named_by_the_words_of_the_setting_that_differs(tmp_path):
+    """The default of AugMix was edited between the two runs, so neither has changed it."""
+    for augmix in (True, False):
+        make_run(tmp_path, "SoC", folder=f"{augmix}", changes={"views.augmix": augmix})
+    assert labels(compared(tmp_path)[0]) == ["Zero-shot", "SoC", "SoC, AugMix"]

@@ -11,9 +11,7 @@ from data_roots import SHARED
 SAMPLES = SHARED / "samples"
 
 
-@pytest.mark.skipif(
-    not SAMPLES.is_dir(), reason="the real samples are not beside the project, in ../shared/samples"
-)
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the real samples are not beside the project, in ../shared/samples")
 @pytest.mark.parametrize(("key", "classes"), [
     ("caltech101", 100),
     ("oxford_pets", 37),

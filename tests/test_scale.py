@@ -10,7 +10,7 @@ from promptcal.trainers.api import build_method
 from promptcal.trainers.functional import objectives
 from promptcal.trainers.vlm import budget
 from promptcal.trainers.vlm.backbone import initial_context
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, VOCAB_SIZE
 from promptcal.trainers.vlm.prompts import class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder

@@ -203,6 +203,18 @@ def test_the_null_variance_is_its_definition_and_the_variance_of_a_calibrated_ru
     assert abs(np.mean(errors)) < 3 * np.std(errors) / math.sqrt(600)  # no bias
 
 
+def test_the_influence_gives_the_variance_of_a_biased_run():
+    rng = np.random.default_rng(0)
+    errors = []
+    variances = []
+    for _ in range(600):
+        run = run_of(*sim.draw_pair(sim.Model(error=0.15), sim.Model(), 1000, rng)[0])
+        errors.append(run.squared_error)
+        psi = binned.influence([run], [1.0])
+        variances.append(psi.var(ddof=1) / 1000 - binned.null_variance([run], [1.0]))
+    assert np.mean(variances) == pytest.approx(np.var(errors), rel=0.2)
+
+
 def test_the_level_of_several_sets_is_the_distance_to_the_nearest_equal_levels():
     rng = np.random.default_rng(3)
     form = np.kron([[0, 0.5], [0.5, 0]], np.eye(3))

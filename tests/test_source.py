@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets.utils import source
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.runs import make_record
 from promptcal.trainers.runs.make_record import method_source
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
+from promptcal.trainers.zeroshot import ZeroShot
 
 PLUGIN = """\
 from promptcal.trainers.tpt import TPT
@@ -36,9 +38,7 @@ HELPERS = "import deeper\n\ndef scaled(x):\n    return 2 * x\n"
 DEEPER = "CONSTANT = 5\n"
 
 
-def source_of(
-    folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper: str = DEEPER
-) -> dict[str, str]:
+def source_of(folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper: str = DEEPER) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     files = {"my_method": plugin, "helpers": helpers, "deeper": deeper, "unrelated": "X = 1\n"}
     for name, text in files.items():
@@ -105,135 +105,69 @@ MyMethod.weight = weight
 """
 
 
-@pytest.mark.parametrize(("name", "files", "edited"), [
-    (
-        "a name of the package",
-        {
-            "lab/__init__.py": "SCALE = 1\n",
-            "lab/mine.py": METHOD.format("from . import SCALE", "SCALE"),
-        },
-        "lab/__init__.py",
-    ),
-    (
-        "a name that a package above has from a module",
-        {
-            "lab/__init__.py": "from .constants import SCALE\n",
-            "lab/constants.py": "SCALE = 1\n",
-            "lab/mine/__init__.py": METHOD.format("from .. import SCALE", "SCALE"),
-        },
-        "lab/constants.py",
-    ),
-    (
-        "packages without __init__.py",
-        {
-            "lab/mine/__init__.py": "",
-            "lab/mine/method.py": METHOD.format("from ..maths.scale import SCALE", "SCALE"),
-            "lab/maths/scale.py": "SCALE = 1\n",
-        },
-        "lab/maths/scale.py",
-    ),
-    (
-        "a module by its name",
-        {
-            "lab/mine.py": METHOD.format(
-                "import importlib", "importlib.import_module('lab.scale').SCALE"
-            ),
-            "lab/scale.py": "SCALE = 1\n",
-        },
-        "lab/scale.py",
-    ),
-    (
-        "a function from elsewhere",
-        {
-            "lab/mine.py": METHOD.format("", "2"), "lab/patches.py": PATCH,
-        },
-        "lab/patches.py",
-    ),
-    (
-        "a function around the method's own",
-        {
-            "lab/mine.py": METHOD.format("", "2"), "lab/patches.py": WRAPPER,
-        },
-        "lab/patches.py",
-    ),
-])
-def test_an_edit_anywhere_in_a_package_counts(tmp_path, monkeypatch, name, files, edited):
-    sources = []
-    for folder in ("before", "after"):
-        for file, text in files.items():
-            if folder == "after" and file == edited:
-                text = text.replace("1", "9")
-            path = tmp_path / folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        with monkeypatch.context() as patch:
-            patch.syspath_prepend(tmp_path / folder)
-            for module in [module for module in sys.modules if module.partition(".")[0] == "lab"]:
-                del sys.modules[module]
-            module = "lab.mine.method" if "lab/mine/method.py" in files else "lab.mine"
-            method = importlib.import_module(module).MyMethod
-            if "lab/patches.py" in files:
-                importlib.import_module("lab.patches")
-            sources.append(method_source([method]))
-    assert sources[0]["plugin"] and sources[0]["plugin"] != sources[1]["plugin"], name
-
-
 MIXIN = "class Factor:\n    def factor(self):\n        return 1\n"
-
-
-@pytest.mark.parametrize(("name", "files", "links", "edited"), [
-    (
-        "a module behind a link",
-        {"lab/mine.py": METHOD.format("from lab.scale import SCALE", "SCALE"),
-         "shared/scale.py": "SCALE = 1\n"},
-        {"lab/scale.py": "../shared/scale.py"},
-        "shared/scale.py",
-    ),
-    (
-        "a module beside a link to the method",
-        {"shared/mine.py": METHOD.format("from lab.scale import SCALE", "SCALE"),
-         "lab/scale.py": "SCALE = 1\n"},
-        {"lab/mine.py": "../shared/mine.py"},
-        "lab/scale.py",
-    ),
-    (
-        "a folder that the method adds to sys.path",
-        {"lab/mine.py": METHOD.format(
-            "import pathlib, sys\nsys.path.insert(0, str(pathlib.Path(__file__).parent / 'more'))\n"
-            "from lab_scale import SCALE", "SCALE"),
-         "lab/more/lab_scale.py": "SCALE = 1\n"},
-        {},
-        "lab/more/lab_scale.py",
-    ),
-    (
-        "a base class of its own in another folder",
-        {"lab/mine.py": METHOD.format("from lab_mixin import Factor", "2").replace(
-            "(TPT)", "(Factor, TPT)"),
+FROM_MORE = """\
+import pathlib, sys
+sys.path.insert(0, str(pathlib.Path(__file__).parent / 'more'))
+from lab_scale import SCALE"""
+SCALE = METHOD.format("from lab.scale import SCALE", "SCALE")
+BY_NAME = METHOD.format("import importlib", "importlib.import_module('lab.scale').SCALE")
+# What the method reads -> its files, links to files, and the file that is edited. A 1 becomes a 9.
+PLACES = {
+    "a name of the package": (
+        {"lab/__init__.py": "SCALE = 1\n", "lab/mine.py": METHOD.format("from . import SCALE", "SCALE")},
+        {}, "lab/__init__.py"),
+    "a name that a package above has from a module": (
+        {"lab/__init__.py": "from .constants import SCALE\n", "lab/constants.py": "SCALE = 1\n",
+         "lab/mine/__init__.py": METHOD.format("from .. import SCALE", "SCALE")},
+        {}, "lab/constants.py"),
+    "packages without __init__.py": (
+        {"lab/mine/__init__.py": "from .method import MyMethod",
+         "lab/mine/method.py": METHOD.format("from ..maths.scale import SCALE", "SCALE"),
+         "lab/maths/scale.py": "SCALE = 1\n"},
+        {}, "lab/maths/scale.py"),
+    "a module by its name": ({"lab/mine.py": BY_NAME, "lab/scale.py": "SCALE = 1\n"}, {}, "lab/scale.py"),
+    "a function from elsewhere": (
+        {"lab/mine.py": METHOD.format("", "2"), "lab/patches.py": PATCH}, {}, "lab/patches.py"),
+    "a function around the method's own": (
+        {"lab/mine.py": METHOD.format("", "2"), "lab/patches.py": WRAPPER}, {}, "lab/patches.py"),
+    "a module behind a link": (
+        {"lab/mine.py": SCALE, "shared/scale.py": "SCALE = 1\n"},
+        {"lab/scale.py": "../shared/scale.py"}, "shared/scale.py"),
+    "a module beside a link to the method": (
+        {"shared/mine.py": SCALE, "lab/scale.py": "SCALE = 1\n"},
+        {"lab/mine.py": "../shared/mine.py"}, "lab/scale.py"),
+    "a folder that the method adds to sys.path": (
+        {"lab/mine.py": METHOD.format(FROM_MORE, "SCALE"), "lab/more/lab_scale.py": "SCALE = 1\n"},
+        {}, "lab/more/lab_scale.py"),
+    "a base class of its own in another folder": (
+        {"lab/mine.py": METHOD.format("from lab_mixin import Factor", "2").replace("(TPT)", "(Factor, TPT)"),
          "lab_mixin.py": MIXIN},
-        {},
-        "lab_mixin.py",
-    ),
-])
-def test_an_edit_anywhere_that_python_looks_counts(
-    tmp_path, monkeypatch, name, files, links, edited
-):
+        {}, "lab_mixin.py"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_edit_anywhere_that_python_looks_counts(tmp_path, monkeypatch, place):
+    files, links, edited = PLACES[place]
     sources = []
-    for folder in ("before", "after"):
+    for folder in (tmp_path / "before", tmp_path / "after"):
         for file, text in files.items():
-            if folder == "after" and file == edited:
+            if folder.name == "after" and file == edited:
                 text = text.replace("1", "9")
-            path = tmp_path / folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text)
         for link, target in links.items():
-            (tmp_path / folder / link).symlink_to(target)
+            (folder / link).symlink_to(target)
         with monkeypatch.context() as patch:
-            patch.syspath_prepend(tmp_path / folder)
+            patch.syspath_prepend(folder)
             for module in [module for module in sys.modules if module.startswith("lab")]:
                 del sys.modules[module]
             method = importlib.import_module("lab.mine").MyMethod
+            if "lab/patches.py" in files:
+                importlib.import_module("lab.patches")
             sources.append(method_source([method])["plugin"])
-    assert sources[0] and sources[0] != sources[1], name
+    assert sources[0] and sources[0] != sources[1]
 
 
 def test_the_code_that_a_process_has_loaded_counts(tmp_path, monkeypatch):
@@ -262,19 +196,25 @@ def test_an_attribute_that_a_script_sets_counts(tmp_path):
     assert method_source([Mine])["plugin"] != before
 
 
-def test_the_same_files_elsewhere_are_the_same_method(tmp_path):
-    assert source_of(tmp_path / "laptop") == source_of(tmp_path / "cluster")
+@pytest.mark.parametrize("cls", [SoC, TPT])
+def test_a_built_in_method_of_which_other_code_replaces_a_function_is_refused(monkeypatch, cls):
+    """It would be shown under the method's name, with published numbers beside it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, "penalty", lambda self, text: text.sum((-1, -2)))
+        with pytest.raises(ConfigError, match=f"^penalty of {cls.__name__} was replaced by other"):
+            method_source([SoC])
+        with pytest.raises(ConfigError):
+            method_source([ZeroShot, SoC])  # as a term that is added to another method
+        assert method_source([ZeroShot])
+    assert method_source([SoC])["plugin"] == ""
 
 
-def test_files_that_a_method_does_not_import_do_not_count(tmp_path):
-    before = source_of(tmp_path / "a")
-    (tmp_path / "a" / "unrelated.py").write_text("X = 2\n")
-    assert source_of(tmp_path / "a") == before
-
-
-def test_line_ends_do_not_count(tmp_path):
-    unix = source_of(tmp_path / "unix")
-    assert source_of(tmp_path / "windows", PLUGIN.replace("\n", "\r\n")) == unix
+def test_the_same_code_is_the_same_method(tmp_path):
+    """In another folder, with the line ends of Windows, beside a file that it does not import."""
+    before = source_of(tmp_path / "laptop")
+    (tmp_path / "laptop" / "unrelated.py").write_text("X = 2\n")
+    assert source_of(tmp_path / "laptop") == before
+    assert source_of(tmp_path / "cluster", PLUGIN.replace("\n", "\r\n")) == before
 
 
 def test_a_class_without_a_file_is_known_by_its_code():
@@ -297,24 +237,13 @@ class Mine(TPT):
 """
     plugin = method_source([make(body)])["plugin"]
     assert method_source([make(body)])["plugin"] == plugin
-    for old, new in (
-        ("3", "7"),
-        ("4", "7"),
-        ("5", "7"),
-        ("6", "7"),
-        ("relu", "tanh"),
-        ("FACTOR *", "FACTOR +"),
-    ):
+    for old, new in (("3", "7"), ("4", "7"), ("5", "7"), ("6", "7"), ("relu", "tanh"), ("FACTOR *", "FACTOR +")):
         assert method_source([make(body.replace(old, new))])["plugin"] != plugin, old
 
 
 def test_built_in_methods_have_their_own_files_and_formulas(monkeypatch):
     """The life cycle of runs is not among them."""
-    soc = method_source([SoC])
-    assert soc["plugin"] == "" and soc["hash"] != method_source([TPT])["hash"]
-    monkeypatch.setattr(
-        make_record, "hash_files", lambda files, texts=(): f"{sorted(file.name for file in files)}"
-    )
-    assert "objectives.py" in method_source([SoC])["hash"]
-    assert "soc.py" in method_source([SoC])["hash"]
-    assert "base.py" not in method_source([SoC])["hash"]
+    monkeypatch.setattr(make_record, "hash_files", lambda files, texts=(): [file.name for file in files])
+    assert method_source([SoC])["plugin"] == ""
+    files = method_source([SoC])["hash"]
+    assert "objectives.py" in files and "soc.py" in files and "base.py" not in files

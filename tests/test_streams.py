@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from promptcal.datasets.streams import classes_in_window, image_order, long_tailed, shuffled
+from promptcal.datasets.selection import classes_in_window, image_order, long_tailed, shuffled
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.runs.make_record import stream_section
@@ -161,12 +161,11 @@ def test_online_methods_follow_the_order_and_the_report_states_it(train, tmp_pat
 def test_unequal_classes_in_a_run(train, tmp_path):
     done = train("ZeroShot", "TEST.IMBALANCE", 1)
     assert done.returncode == 0, done.stderr
+    assert "images (imbalance 1), 7 test images of 4 classes" in done.stdout
     results = read_results(tmp_path / "run")
     columns = read_predictions(tmp_path / "run")
     assert results["n"] == 7 and sorted(Counter(columns["label"].tolist()).values()) == [1, 1, 2, 3]
-    done = train(
-        "TPT", "TEST.LIMIT", 6, "TEST.IMBALANCE", 1, "--output-dir", tmp_path / "tpt", *FEW
-    )
+    done = train("TPT", "TEST.LIMIT", 6, "TEST.IMBALANCE", 1, "--output-dir", tmp_path / "tpt", *FEW)
     assert done.returncode == 0, done.stderr
     # A part of the same images.
     assert set(read_predictions(tmp_path / "tpt")["index"]) < set(columns["index"])

@@ -166,11 +166,21 @@ def published_rows(root) -> list[str]:
     {"changes": {"model.prompt": {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "h"}}},
     {"dataset": "Mine"},
     {"changes": {"data.corruption": "fog", "data.severity": 5}},
-], ids=["fewer images", "subset", "weights", "settings", "prompt", "data set", "corruption"])
+    {"changes": {"data.difference": "the test split is not the published one"}},
+], ids=["fewer images", "subset", "weights", "settings", "prompt", "data set", "corruption", "split"])
 def test_published_rows_stand_beside_the_papers_conditions_only(tmp_path, conditions):
     """All images of the data set, OpenAI's weights, the settings of the paper: nothing else."""
     make_run(tmp_path, "SoC", **{"n": size("UCF101"), **conditions})
     assert not [label for label in published_rows(tmp_path) if label.startswith("SoC")]
+
+
+def test_published_ece_stands_beside_ece_of_as_many_bins(tmp_path):
+    make_run(tmp_path, "SoC", n=size("UCF101"))
+    table = table_with(compared(tmp_path, bins=10)[0], "accuracy", "ece", published_options=SOC)
+    published_labels = []
+    for block in table.blocks:
+        published_labels.append([row.label for row in block.rows if row.published])
+    assert published_labels == [[f"Zero-shot {table_of(1)}", f"SoC {table_of(1)}"], []]
 
 
 def test_a_default_that_changed_since_leaves_the_published_neighbours(tmp_path):
@@ -272,6 +282,15 @@ def test_the_same_images_under_two_names_count_once_in_averages(tmp_path):
             "averages and verdict count them once, as UCF101.")
     assert note in table.notes
     assert "UCF101 100, EuroSAT 100" in verdict_of(main).basis
+
+
+def test_a_data_set_that_shares_a_part_of_its_images_is_not_said_to_have_other_labels(tmp_path):
+    other = {"names.dataset": "Birds", "data.images": "birds"}
+    make_run(tmp_path, "SoC", n=100, names=numbered("bird", 100), folder="a")
+    make_run(tmp_path, "SoC", n=100, names=numbered("bird", 100, 50), folder="b", changes=other)
+    main, = compared(tmp_path)
+    notes = "\n".join(table_with(main, "accuracy").notes)
+    assert "have 50 images in common: averages and verdict count them once" in notes
 
 
 def test_temperature_is_averaged_over_the_seeds_with_a_validation_run(tmp_path):

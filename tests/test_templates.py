@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from promptcal.datasets.base import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg
-from promptcal.trainers.vlm.class_texts import ClassTexts
-from promptcal.trainers.vlm.openai import OpenAIBackbone
+from promptcal.trainers.vlm.class_texts import CLIP_BEST, ClassTexts, find_templates
+from promptcal.trainers.vlm.loading import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
-from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates
 
 from folders import results_of
 
@@ -33,9 +32,7 @@ def openai_features(model: CLIP, templates: list[str], names: list[str]) -> torc
 )
 def test_features_equal_openais(clip_model, templates):
     ours = ClassTexts(templates, None, NAMES).features(OpenAIBackbone(clip_model), "fp32").unit
-    torch.testing.assert_close(
-        ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5
-    )
+    torch.testing.assert_close(ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5)
 
 
 def test_what_the_setting_stands_for():
@@ -64,23 +61,13 @@ def test_data_sets_have_coops_templates():
 def test_the_command_takes_templates_and_records_them(train, tmp_path):
     done = train("ZeroShot", "PROMPT.TEMPLATE", "one {}!|many {}s.")
     assert done.returncode == 0, done.stderr
-    assert results_of(tmp_path / "run")["templates"] == [
-        "one {}!", "many {}s.",
-    ]
+    assert results_of(tmp_path / "run")["templates"] == ["one {}!", "many {}s."]
     done = train("ZeroShot", "PROMPT.TEMPLATE", "ensemble")
     assert done.returncode == 2 and "PROMPT.TEMPLATE was ['one {}!', 'many {}s.']" in done.stderr
 
 
-def test_templates_work_on_tensors(clip_model):
-    views = torch.randn(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    adapted = adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "{} texture."])
-    images = F.normalize(clip_model.encode_image(views[:, 0]), dim=-1)
-    expected = (
-        clip_model.logit_scale.exp()
-        * images
-        @ openai_features(clip_model, ["{} texture."], NAMES).T
-    )
-    torch.testing.assert_close(adapted.logits, expected, atol=1e-4, rtol=1e-5)
+def test_templates_that_fit_no_call(clip_model):
+    views = torch.zeros(2, 1, 3, 32, 32)
     with pytest.raises(ConfigError, match="PROMPT.TEMPLATE coop needs a data set"):
         adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "coop"])
     with pytest.raises(DataError, match=r"class 0 .* has \d+ tokens, but the model takes 77"):
@@ -92,8 +79,7 @@ def test_templates_work_on_tensors(clip_model):
      "has the template 'a photo'; it must be coop, ensemble, or templates"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "{} {0}"], "hold {} once each"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "a {}.|"], "has the template ''"),
-    ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"],
-     "empty where MODEL.INIT_WEIGHTS"),
+    ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"], "empty where MODEL.INIT_WEIGHTS"),
     ("SoC", ["PROMPT.TEMPLATE", "coop"], "empty with SoC, which changes the words"),
 ])
 def test_settings_that_cannot_work(trainer, opts, message):

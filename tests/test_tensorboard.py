@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from promptcal.tools import tensorboard_runs
+from promptcal.trainers.config.settings import event_folders
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 from promptcal.trainers.runs.tensorboard import (
     ACCURACY,
@@ -17,6 +19,7 @@ from promptcal.trainers.runs.tensorboard import (
     HPARAMS_COLUMNS,
     HPARAMS_METRICS,
     OVER_CONFIDENCE,
+    Progress,
     hparams_values,
     write_final,
 )
@@ -26,7 +29,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from browser import launched
 from common import run_tool
 from folders import names, results_of
-from made_runs import make_run
+from made_runs import make_run, simulate
 from records import make
 
 FEW_VIEWS = ("TTA.VIEWS", 8, "TTA.SELECT", 0.25)
@@ -162,6 +165,25 @@ def test_hparams_have_seven_settings_and_three_metrics_in_order(tmp_path):
     assert values["1 method"].string_value == "SoC" and values["5 λ"].number_value == 30.0
     record = make(**{"data.corruption": "fog", "data.severity": 3, "data.split": "val"})
     assert hparams_values(record)["data set"] == "UCF101 fog 3, val"
+
+
+def test_a_small_set_has_a_curve(tmp_path):
+    label, logits, zero_shot_logits = simulate(n=52)
+    with Progress("SoC", 52, 20, event_folders(tmp_path, "SoC"), shown=True) as progress:
+        for start in range(0, 48, 4):
+            part = slice(start, start + 4)
+            progress.advance({
+                "label": label[part],
+                "logits": logits[part],
+                "zero_shot_logits": zero_shot_logits[part],
+                "bad_index": np.empty(0),
+                "seconds": np.ones(1),
+            })
+        # The end of the part: no second point.
+        progress.log({"label": label, "logits": logits, "seconds": np.ones(12)})
+    for folder in ("tuned", "zero-shot"):
+        events = events_of(tmp_path / "tensorboard" / folder)
+        assert [scalar.step for scalar in events.Scalars(ECE)] == list(range(4, 49, 4))
 
 
 def test_names_begin_with_what_differs(train, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers import reference
 from promptcal.trainers.vlm.backbone import check_lengths, initial_context
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import ClassTokenPosition, class_tokens

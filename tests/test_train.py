@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from promptcal.datasets.base import run_name
+from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.functional.calibration import ace, ece, top_class
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.runs.summary import seeds_table, sweep_table
-from promptcal.trainers.tpt import TPT
 
 from common import openai_state, random_clip, run_tool
 from folders import RUN_FILES, contents, names, results_of
@@ -168,6 +168,8 @@ def test_a_sweep_over_methods_or_splits_names_what_each_row_is(train, tmp_path):
     second = {**first, "split": "val", "backbone": "tiny2", "n": 5, "classes": 2}
     caption = sweep_table("TEST.SPLIT", ["test", "val"], [first, second]).splitlines()[-1]
     assert f"5 to {first['n']} test and val images of 2 to {first['classes']} classes" in caption
+    caption = sweep_table("SEED", [0, 5], [first, {**first, "seed": 5}]).splitlines()[-1]
+    assert ", seed 0, seed 5;" in caption
     table = sweep_table("TTA.RESET", ["image", "never"], [first, {**first, "reset": "never"}])
     assert table.count("TPT, reset for each image ") == table.count("TPT, never reset ") == 1
 
@@ -274,14 +276,13 @@ def test_bad_input_gets_one_line_and_status_2(args, message):
 def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path, monkeypatch):
     """An image whose numbers are lost keeps its zero-shot prediction; the others of its batch keep
     theirs."""
-    real = TPT.adapt
+    real = Adapted.check_shapes
 
-    def lose_the_second(self, views):
-        adapted = real(self, views)
-        adapted.logits[1] = float("nan")
-        return adapted
+    def lose_the_second(self, *args):
+        self.logits[1] = float("nan")
+        real(self, *args)
 
-    monkeypatch.setattr(TPT, "adapt", lose_the_second)
+    monkeypatch.setattr(Adapted, "check_shapes", lose_the_second)
     done = train("TPT", *FEW_VIEWS)
     predictions = read_predictions(tmp_path / "run")
     assert done.returncode == 0 and predictions["flagged"].nonzero()[0].tolist() == [1, 9]

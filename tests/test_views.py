@@ -30,9 +30,7 @@ SAME_ORDER = int(PIL.__version__.split(".")[0]) >= 13
 def photo(size: tuple[int, int] = (90, 60), seed: int = 0) -> Image.Image:
     """Smooth shapes and some noise, as in a photograph."""
     rng = np.random.default_rng(seed)
-    coarse = Image.fromarray(rng.integers(0, 256, (12, 18, 3), dtype=np.uint8)).resize(
-        size, Image.Resampling.BICUBIC
-    )
+    coarse = Image.fromarray(rng.integers(0, 256, (12, 18, 3), dtype=np.uint8)).resize(size, Image.Resampling.BICUBIC)
     noisy = np.asarray(coarse) + rng.normal(0, 6, (size[1], size[0], 3))
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
@@ -40,14 +38,10 @@ def photo(size: tuple[int, int] = (90, 60), seed: int = 0) -> Image.Image:
 def test_the_plain_view_is_clips_own():
     for size in ((90, 60), (60, 90), (32, 32), (20, 40), (37, 301)):
         views = ViewMaker(1, 32, augmix=False, seed=0)(photo(size), 0)
-        torch.testing.assert_close(
-            normalise_pixels(views, Pixels(32))[0], clip.clip._transform(32)(photo(size))
-        )
+        torch.testing.assert_close(normalise_pixels(views, Pixels(32))[0], clip.clip._transform(32)(photo(size)))
     for how in ("bicubic", "bilinear"):  # of models that squash their images
         view = ViewMaker(1, 32, False, 0, "squash", how)(photo(), 0)[0]
-        assert torch.equal(
-            view, reference.to_tensor(photo().resize((32, 32), Image.Resampling[how.upper()]))
-        )
+        assert torch.equal(view, reference.to_tensor(photo().resize((32, 32), Image.Resampling[how.upper()])))
 
 
 ODD = [(1, 1), (2, 3), (20000, 20), (40, 300)]
@@ -71,9 +65,7 @@ def test_crops_are_pillows_to_the_bit(size, pixels):
 def test_many_bright_pixels_add_up_exactly(seed):
     """To more than a float32 holds: 313 in each sum, of an image that is shrunk to a
     seventy-eighth."""
-    image = Image.fromarray(
-        np.random.default_rng(seed).integers(240, 256, (2500, 2500, 3), dtype=np.uint8)
-    )
+    image = Image.fromarray(np.random.default_rng(seed).integers(240, 256, (2500, 2500, 3), dtype=np.uint8))
     maker = ViewMaker(1, 32, False, 0)
     assert torch.equal(maker(image, 0)[0], reference.to_tensor(reference.plain_view(image, maker)))
 
@@ -105,12 +97,8 @@ def test_levels_next_to_whole_numbers_are_cut_off_as_pillows():
     share = 0.04469662752179805
     out = np.empty((3, 224, 224), np.uint8)
     image = Image.fromarray(pixels)
-    kernels.warp(
-        reference.to_tensor(image).numpy(), kernels.matrix(kernels.SHEAR_X, share * 0.3, 224), out
-    )
-    assert np.array_equal(
-        out, reference.to_tensor(reference.OPERATIONS[kernels.SHEAR_X](image, share, 1))
-    )
+    kernels.warp(reference.to_tensor(image).numpy(), kernels.matrix(kernels.SHEAR_X, share * 0.3, 224), out)
+    assert np.array_equal(out, reference.to_tensor(reference.OPERATIONS[kernels.SHEAR_X](image, share, 1)))
 
 
 @pytest.mark.parametrize("size", [(640, 480), (300, 1000)])
@@ -227,9 +215,7 @@ def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel, c
     assert compiles(caplog)
 
 
-def test_where_nothing_can_be_kept_kernels_are_compiled_all_the_same(
-    small_kernel, caplog, monkeypatch
-):
+def test_where_nothing_can_be_kept_kernels_are_compiled_all_the_same(small_kernel, caplog, monkeypatch):
     small_kernel.write_text("in the way")
     assert compiles(caplog) and compiles(caplog)
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -254,3 +240,9 @@ def test_a_fork_waits_until_another_thread_has_compiled(small_kernel):
         os._exit(kernel_cache.compiled_kernels()(6))
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize("picture", ["cat.png", Path("cat.png"), np.zeros((8, 8, 3)), None])
+def test_what_is_no_picture_is_named(picture):
+    with pytest.raises(TypeError, match=f"must be a PIL image.* not a {type(picture).__name__}$"):
+        make_views(picture, 0, count=2)

@@ -30,7 +30,7 @@ from promptcal.trainers.engine.features import ENCODE_AT_ONCE
 from promptcal.trainers.report.published import find_for_run
 from promptcal.trainers.vlm.backbone import Backbone
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.loading import load_backbone
+from promptcal.trainers.vlm.loading import SMALL, load_backbone
 from promptcal.trainers.vlm.numerics import (
     fixed_numerics,
     gpu_name,
@@ -39,7 +39,6 @@ from promptcal.trainers.vlm.numerics import (
     pin,
     synchronise,
 )
-from promptcal.trainers.vlm.openai import SMALL
 
 # States of a check
 OK = "ok"

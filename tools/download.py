@@ -92,7 +92,7 @@ def download_weights(name: str) -> bool:
     Returns:
         Whether they are there.
     """
-    from promptcal.trainers.vlm.openai import weights_file  # imports torch, which takes seconds
+    from promptcal.trainers.vlm.loading import weights_file
 
     try:
         file = weights_file(name)

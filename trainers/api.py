@@ -17,13 +17,13 @@ from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.utils.files import flatten
 from ..datasets.views import ViewMaker
 from ..datasets.views.images import open_image, to_rgb
-from ..datasets.views.loader import batched
 from .base import BaseTrainer
 from .config.build import cfg_from_python, refuse_arguments
 from .engine.adapted import Adapted
 from .engine.features import stored_type
 from .engine.predict import adapt_images
 from .registry import TRAINER_REGISTRY
+from .runs.run_dir import batched
 from .vlm.backbone import Backbone
 from .vlm.image_tower import encode_views
 from .vlm.loading import as_backbone

@@ -24,7 +24,7 @@ from ..datasets import DataOptions, Dataset, build_dataset
 from ..datasets.build import EvalData
 from ..datasets.identity import ImageIdentity, identify
 from ..datasets.image_index import ImageIndex
-from ..datasets.streams import WINDOW, classes_in_window
+from ..datasets.selection import WINDOW, classes_in_window
 from ..datasets.utils.cli import LOGGER
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from ..datasets.views.kernel_cache import view_pipeline
@@ -41,8 +41,8 @@ from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, read_predictions
 from .runs.summary import environment, metrics, plugin_modules, result_block, summarise
 from .runs.tensorboard import write_final, write_other_bins
-from .vlm.class_texts import ClassTexts
-from .vlm.loading import load_backbone, weights_hash
+from .vlm.class_texts import ClassTexts, find_templates
+from .vlm.loading import load_backbone, warn_of_small, weights_hash
 from .vlm.numerics import (
     BF16_WARNING,
     Numerics,
@@ -50,10 +50,8 @@ from .vlm.numerics import (
     refuse_shared_gpu,
     reset_peak_memory,
 )
-from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_file, prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
-from .vlm.templates import find_templates
 
 logger = logging.getLogger(__name__)
 
@@ -197,6 +195,8 @@ class BaseTrainer:
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             refuse_cache_in_run(self.cfg.CACHE.DIR, run_path(self.cfg))
+            for folder in (run_path(self.cfg), self.cfg.CACHE.DIR):
+                refuse_among_classes(folder, self.data.dataset)
             if overwrite:
                 refuse_prompt_in_run(self.cfg.MODEL.INIT_WEIGHTS, run_path(self.cfg))
             asked = self.asked_run(overwrite)
@@ -276,22 +276,23 @@ class BaseTrainer:
     @property
     def num_images(self) -> int:
         """Number of images of the run; 0 for images in memory, whose number is not known before."""
-        if self.has_given_classes:
+        if self.given_classes:
             return 0
         return len(self.data.indices)
 
     @property
-    def has_given_classes(self) -> bool:
-        """Whether images in memory are predicted, without a data set."""
-        return self.given_model is not None and len(self.given_model.classnames) > 0
+    def given_classes(self) -> Sequence[str]:
+        """Class names that were given with the model, for images in memory; empty for a data set.
+        """
+        if self.given_model is None:
+            return ()
+        return self.given_model.classnames
 
     @property
     def classnames(self) -> Sequence[str]:
         """Names of the K classes: those that were given with the model, or those of the data set.
         """
-        if self.given_model is not None and self.has_given_classes:
-            return self.given_model.classnames
-        return self.data.classnames
+        return self.given_classes or self.data.classnames
 
     @cached_property
     def identity(self) -> ImageIdentity:
@@ -349,7 +350,6 @@ class BaseTrainer:
             data=self.data,
             identity=self.identity,
             num_views=self.num_views,
-            pipeline=view_pipeline(),
             pixels=self.backbone_pixels,
             prompt=self.prompt_facts,
             source_classes=self.source_classes,
@@ -358,6 +358,7 @@ class BaseTrainer:
             training=self.training_facts(),
             weights=self.weights,
             numerics=self.numerics,
+            pipeline=view_pipeline(),
         )
         return self.dist.broadcast(make_record(facts))
 
@@ -433,7 +434,7 @@ class BaseTrainer:
             return None
         template: str | None = None
         ensemble: Sequence[str] = ()
-        if not self.has_given_classes:  # for images in memory there is no data set
+        if not self.given_classes:  # for images in memory there is no data set
             template = self.data.dataset.template
             ensemble = self.data.dataset.ensemble
         templates = find_templates(
@@ -482,11 +483,14 @@ class BaseTrainer:
         """
         run_dir = self.run_dir
         images = self.image_columns()
+        facts = self.result_fields()
         columns = run_dir.merge(predictor.parts, images, text=self.clip.text.cpu().numpy())
         if len(columns["index"]) == 0:
             raise DataError("no test image could be read")
         results = {
-            **self.result_fields(),
+            **facts,
+            "plugins": plugin_modules(self.cfg),
+            **environment(self.numerics.device, self.numerics.device_name),
             **summarise(columns, self.cfg.TEST.BINS),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (run_dir.path / "predictions.npz").stat().st_size,
@@ -507,12 +511,9 @@ class BaseTrainer:
     def result_fields(self) -> dict[str, object]:
         """Returns what results.json says of the run besides its predictions."""
         cfg = self.cfg
-        metadata = self.metadata()
-        plugins = plugin_modules(cfg)
         # The settings have no name for a data set that was given as an object of a class that is
         # not registered; the record has.
         dataset = results_name(cfg) or self.record.data["dataset"]
-        machine = environment(self.numerics.device, self.numerics.device_name)
         return {
             "trainer": cfg.TRAINER.NAME,
             "dataset": dataset,
@@ -525,10 +526,8 @@ class BaseTrainer:
             "weights_hash": self.weights,
             "precision": self.numerics.precision,
             "views": self.record.views["pipeline"],  # not their number, which config.yaml has
-            **metadata,
-            **machine,
+            **self.metadata(),
             "classnames": list(self.data.classnames),
-            "plugins": plugins,
         }
 
     def metadata(self) -> dict[str, object]:
@@ -617,6 +616,23 @@ def refuse_cache_in_run(cache_dir: str, run_folder: Path) -> None:
     if run_folder.absolute() in (cache, *cache.parents):
         raise ConfigError(f"CACHE.DIR {cache_dir} is inside the folder of the run: choose one "
                           f"beside it, which other runs can use too")
+
+
+def refuse_among_classes(folder: str | Path, dataset: Dataset) -> None:
+    """Refuses a folder where the next run would take it for a class of images.
+
+    Args:
+        folder: The folder of the run, or of the cache; "" = none.
+        dataset: The images.
+    """
+    if not folder:
+        return
+    path = Path(folder).expanduser().resolve()
+    for parent in dataset.class_parents:
+        if parent.resolve() in path.parents:
+            raise ConfigError(f"{folder} is inside {parent}, where every folder is a class of "
+                              f"images: run the command elsewhere, or choose another --output-dir "
+                              f"and CACHE.DIR")
 
 
 def refuse_prompt_in_run(prompt: str, run_folder: Path) -> None:

@@ -17,7 +17,7 @@ from .config.settings import OneOf, Range, Setting
 from .engine.adapted import Adapted
 from .functional.objectives import class_logits, confident_views
 from .registry import branch_of
-from .vlm.openai import SMALL
+from .vlm.loading import SMALL
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 logger = logging.getLogger(__name__)

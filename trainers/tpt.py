@@ -21,12 +21,11 @@ from .base import BaseTrainer
 from .config.build import parse_regularisers, require_kept_views
 from .engine.adapted import Adapted
 from .engine.continual import ContinualContext, Moments, TunableText
-from .engine.jacobian_cache import build_jacobian
+from .engine.jacobian import TextShape, build_jacobian, decide_jacobian
 from .functional.objectives import class_logits, confident_views, marginal_entropy
 from .functional.posthoc import StrongViews
 from .registry import EVERY_IMAGE, TRAINER_REGISTRY, branch_of, find_method, method_key
 from .vlm.budget import Budget, retry_on_oom
-from .vlm.jacobian import TextShape, decide_jacobian
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 
@@ -158,7 +157,7 @@ class TPT(BaseTrainer):
 
         For images in memory there is none.
         """
-        if self.has_given_classes:
+        if self.given_classes:
             return False
         return self.run_dir.record.numerics["jacobian"] is True
 

@@ -61,7 +61,7 @@ def list_backbones() -> list[str]:
 
     `load_clip` also takes a path, `open_clip:MODEL/TAG` and `hf:FOLDER`.
     """
-    from promptcal.trainers.vlm.openai import BACKBONES, SMALL
+    from promptcal.trainers.vlm.loading import BACKBONES, SMALL
 
     return [SMALL, *BACKBONES]
 

@@ -66,11 +66,6 @@ def find(folder: Path, path: str, archive: Path) -> Path:
     """A part of an unpacked archive.
 
     If it is missing, this is not the expected archive.
-
-    Args:
-        folder: Folder in which the archive was unpacked.
-        path: Path of the part, below the folder.
-        archive: Path of the archive, for the message.
     """
     if not (folder / path).exists():
         top = [one_line(entry.name, 60) for entry in sorted(folder.iterdir())[:5]]
@@ -81,10 +76,6 @@ def find(folder: Path, path: str, archive: Path) -> Path:
 
 def extract(archive: Path, folder: Path) -> None:
     """Unpacks a tar or zip file, according to its name.
-
-    Args:
-        archive: The file.
-        folder: Folder that gets the members.
 
     Raises:
         ArchiveError: The archive is damaged, or has members that are refused.
@@ -103,12 +94,7 @@ def extract(archive: Path, folder: Path) -> None:
 
 
 def write_members(archive: Path, folder: Path) -> None:
-    """Writes the members of an archive, each after checking its name, kind and size.
-
-    Args:
-        archive: The file.
-        folder: Folder that gets the members.
-    """
+    """Writes the members of an archive, each after checking its name, kind and size."""
     if archive.suffix.lower() == ".zip":
         members = zip_members(archive)
     else:
@@ -138,12 +124,7 @@ def write_members(archive: Path, folder: Path) -> None:
 
 
 def refusal_of(member: Member, number: int) -> str:
-    """Why a member is not unpacked; "" if it may be.
-
-    Args:
-        member: A member of an archive.
-        number: Position of the member, from 1.
-    """
+    """Why a member is not unpacked; "" if it may be."""
     if leads_out(member.name):
         return "a name that leads out of its folder"
     if not is_printable(member.name):

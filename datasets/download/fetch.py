@@ -204,12 +204,7 @@ def new_folder(folder: Path) -> Iterator[None]:
 
 
 def is_complete(path: Path, checksum: str) -> bool:
-    """Whether a file is there with the right content.
-
-    Args:
-        path: Path of the file.
-        checksum: "md5:…" or "sha256:…".
-    """
+    """Whether a file is there with the right content."""
     try:
         verify(path, checksum)
     except FileNotFoundError:
@@ -256,12 +251,7 @@ def network_reason(error: Exception) -> object:
 
 
 def fetch_drive(source: Source, target: Path) -> Path:
-    """Downloads a Google Drive file with gdown, which resumes interrupted downloads.
-
-    Args:
-        source: Source of the file, with its identifier at Google Drive.
-        target: The file's path here.
-    """
+    """Downloads a Google Drive file with gdown, which resumes interrupted downloads."""
     import gdown  # imports `requests`, which readers do not need otherwise
     from gdown.exceptions import DownloadError
 
@@ -303,13 +293,7 @@ def drive_reason(error: Exception) -> str:
 
 
 def accept(part: Path, target: Path, checksum: str) -> None:
-    """Gives a download its final name, or removes one with the wrong content.
-
-    Args:
-        part: The finished download.
-        target: Final path of the file.
-        checksum: "md5:…" or "sha256:…"; "" = not known.
-    """
+    """Gives a download its final name, or removes one with the wrong content."""
     try:
         verify(part, checksum, target.name)
     except FetchError:
@@ -410,10 +394,6 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     """The result of a function, or TimeoutError.
 
     A host that sends its headers byte by byte never exceeds the socket's time-out.
-
-    Args:
-        seconds: Time limit in seconds.
-        work: The function, which runs in a thread.
     """
     future: Future[T] = Future()
 
@@ -472,13 +452,7 @@ def save(
 
 
 def check_limit(size: int, limit: int, part: Path) -> None:
-    """Refuses a download that is too large, and removes it.
-
-    Args:
-        size: Its size in bytes.
-        limit: Bytes beyond which it is refused.
-        part: The file.
-    """
+    """Refuses a download that is too large, and removes it."""
     if size > limit:
         part.unlink(missing_ok=True)
         raise FetchError(

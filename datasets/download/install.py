@@ -1,25 +1,27 @@
-"""Installs data sets below a data root in the layout that the readers expect, or prints the steps
-to do it by hand.
+"""Installs data sets below a data root in the layout that the readers expect: from their archives,
+from a hub's copy in parquet files, or by hand in steps that are printed.
 """
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..file_dataset import FileDataset
-from ..parquet import parquet_files_in
-from ..splitfile import read_split_file
+from ..base import Datum
+from ..file_dataset import FileDataset, SplitEntry, read_split_file
+from ..parquet import Parquet, parquet_files_in
 from ..utils.cli import counted, plural, tool
-from ..utils.errors import DataError, UserError, one_line, reading
+from ..utils.errors import DataError, UserError, first_five, one_line, reading
 from ..utils.files import write_atomically
 from ..utils.lock import OwnedLock
+from ..utils.progress import show_progress
 from .archives import ArchiveError, find, unpacked
 from .fetch import Source, fetch_any, new_folder
-from .parquet_copy import match_copy
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +75,6 @@ def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bo
 def download_coop(root: Path, mirror: str = "") -> bool:
     """Downloads the prompts that CoOp's authors trained on ImageNet.
 
-    Args:
-        root: The data root.
-        mirror: A folder or an address with the archive; "" = none.
-
     Returns:
         Whether they are there afterwards.
     """
@@ -99,34 +97,19 @@ def download_coop(root: Path, mirror: str = "") -> bool:
 
 
 def installed(source: Source, folder: Path) -> bool:
-    """Whether all parts of a file are in their places.
-
-    Args:
-        source: Addresses and checksum of the file.
-        folder: Folder of the data set.
-    """
+    """Whether all parts of a file are in their places."""
     return all((folder / place).exists() for place in source.places.values() or [source.name])
 
 
 def missing_archives(cls: type[FileDataset], root: Path) -> list[Source]:
-    """The archives of a set whose content is not there.
-
-    Args:
-        cls: The reader.
-        root: The data root.
-    """
+    """The archives of a set whose content is not there."""
     if cls.is_in_tpt_layout(root) and cls.test_dir(root).is_dir():
         return []
     return [source for source in cls.archives if not installed(source, cls.folder_in(root))]
 
 
 def missing_metadata(cls: type[FileDataset], root: Path) -> list[Source]:
-    """The lists of a set that are not there.
-
-    Args:
-        cls: The reader.
-        root: The data root.
-    """
+    """The lists of a set that are not there."""
     return [source for source in cls.metadata if not cls.locate(root, source).is_file()]
 
 
@@ -191,10 +174,6 @@ def move(path: Path, target: Path) -> None:
 
     It is moved under another name and renamed at the end. So the target is complete whenever it
     exists, even if the data set's folder is a link to another disk.
-
-    Args:
-        path: The part, in the work folder.
-        target: Path of the file here.
     """
     if target.exists():
         return
@@ -211,12 +190,7 @@ def move(path: Path, target: Path) -> None:
 
 
 def has_parquet_copy(cls: type[FileDataset], mirror: str) -> bool:
-    """Whether a set may be made from parquet files, and a mirror has these but no archive.
-
-    Args:
-        cls: The reader.
-        mirror: A folder or an address; "" = none.
-    """
+    """Whether a set may be made from parquet files, and a mirror has these but no archive."""
     folder = Path(mirror).expanduser()
     if not cls.parquet_copy or not mirror or not folder.is_dir():
         return False
@@ -225,30 +199,141 @@ def has_parquet_copy(cls: type[FileDataset], mirror: str) -> bool:
     return bool(parquet_files_in(folder))
 
 
-def install_from_parquet(cls: type[FileDataset], root: Path, copy: Path) -> None:
+def install_from_parquet(cls: type[FileDataset], root: Path, folder_of_copy: Path) -> None:
     """Writes the images of a hub's copy to the paths that CoOp's split file has.
 
     The copy must be the same set: with the same number of images of each class in each split.
-
-    Args:
-        cls: The reader of the set.
-        root: The data root.
-        copy: The folder of the parquet files.
     """
     folder = cls.folder_in(root)
     with reading():
         entries = read_split_file(cls.locate(root, cls.metadata[0]))
-        images = match_copy(copy, entries)
+        copy = HubCopy(folder_of_copy)
+        paths = match_copy(copy, entries)
     with working(root) as work:
         target = Path(tempfile.mkdtemp(prefix="unpacking-parquet-", dir=work))
         try:
-            images.write(target / cls.images)
+            for item, path in show_progress(paths, "writing images", "files", total=len(paths)):
+                file = target / cls.images / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(copy.stored_bytes(item))
             for source in cls.archives:
                 for place in source.places.values():
                     if (target / place).exists():
                         move(target / place, folder / place)
         finally:
             shutil.rmtree(target, ignore_errors=True)
+
+
+class HubCopy(Parquet):
+    """A hub's copy of a benchmark in parquet files. Its images are written to files, nothing else:
+    no run depends on its class names.
+    """
+
+    def warn(self) -> None:
+        """Nothing: the copy is compared with the published set instead."""
+
+    def stored_name(self, item: Datum) -> str:
+        """The file name that is stored with an image; "" if there is none."""
+        cell = self.stored_cell(item)
+        if not isinstance(cell, dict) or not isinstance(cell.get("path"), str):
+            return ""
+        return cell["path"].replace("\\", "/").rpartition("/")[2]
+
+
+def match_copy(
+    copy: HubCopy, entries: Mapping[str, Sequence[SplitEntry]],
+) -> list[tuple[Datum, str]]:
+    """Finds a path for each image of a copy.
+
+    Args:
+        copy: The copy.
+        entries: The split file. Its `train` and `val` are the copy's training images.
+
+    Raises:
+        DataError: If classes, or the number of images of a class, differ.
+    """
+    published = {"test": list(entries["test"]), "train": [*entries["train"], *entries["val"]]}
+    copied = {"test": list(copy.test), "train": [*copy.train, *copy.val]}
+    published_names: set[str] = set()
+    for rows in published.values():
+        published_names.update(name for _, _, name in rows)
+    names = match_names(copy, published_names)
+    if not copied["train"]:  # a copy for testing
+        del copied["train"]
+    for split, items in copied.items():
+        counts = Counter(names[item.classname] for item in items)
+        published_counts = Counter(name for _, _, name in published[split])
+        differences = []
+        for name in sorted(published_counts | counts):
+            if counts[name] != published_counts[name]:
+                differences.append(f"'{name}' {counts[name]} and {published_counts[name]}")
+        if differences:
+            raise DataError(f"{copy.root} is not the published set: it has {counts.total():,} "
+                            f"{split} images, the split file {published_counts.total():,}; images "
+                            f"by class there and in the split file: {first_five(differences)}; "
+                            f"read it with --dataset-config-file parquet instead")
+    paths = []
+    for split, items in copied.items():
+        paths += match_split(copy, items, published[split], names)
+    return paths
+
+
+def match_names(copy: HubCopy, published: set[str]) -> dict[str, str]:
+    """CoOp's name of each class of the copy.
+
+    Words may have another order: `Acura RL Sedan 2012` is `2012 Acura RL Sedan`.
+    """
+    by_words = {words_of(name): name for name in published}
+    names = {}
+    unknown = []
+    for name in copy.classnames:
+        if words_of(name) in by_words:
+            names[name] = by_words[words_of(name)]
+        else:
+            unknown.append(f"'{name}'")
+    absent = sorted(published - set(names.values()))
+    if unknown or absent or len(set(names.values())) < len(names):
+        raise DataError(f"{copy.root} is not the published set: it has {len(copy.classnames)} "
+                        f"classes and the split file {len(published)}; only in the copy: "
+                        f"{first_five(unknown) or 'none'}; only in the split file: "
+                        f"{first_five(absent) or 'none'}")
+    return names
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """The words of a name in alphabetical order."""
+    return tuple(sorted(re.findall(r"[a-z0-9]+", name.lower())))
+
+
+def match_split(
+    copy: HubCopy, items: Sequence[Datum], published: Sequence[SplitEntry], names: dict[str, str],
+) -> list[tuple[Datum, str]]:
+    """The path of each image of a split: by its stored file name, else in the order of its class.
+
+    Args:
+        copy: The copy.
+        items: Its images of the split.
+        published: The split file's images of the split.
+        names: CoOp's name of each class of the copy.
+    """
+    by_name = {(path.rpartition("/")[2], name): path for path, _, name in published}
+    paths = []
+    for item in items:
+        path = by_name.get((copy.stored_name(item), names[item.classname]))
+        if path is not None:
+            paths.append((item, path))
+    if len(paths) == len(items) and len({path for _, path in paths}) == len(items):
+        return paths
+
+    logger.info("the copy has no file names: images of a class get the names of its images in "
+                "their order, so few-shot samples are not CoOp's")
+    waiting = defaultdict(list)
+    for path, _, name in reversed(published):
+        waiting[name].append(path)
+    paths = []
+    for item in items:
+        paths.append((item, waiting[names[item.classname]].pop()))
+    return paths
 
 
 def remove(path: Path) -> None:
@@ -259,12 +344,7 @@ def remove(path: Path) -> None:
 
 
 def manual_steps(cls: type[FileDataset], root: Path) -> str:
-    """How to install a data set with a browser.
-
-    Args:
-        cls: The reader.
-        root: The data root.
-    """
+    """How to install a data set with a browser."""
     folder = cls.folder_in(root)
     archives = missing_archives(cls, root)
     lists = missing_metadata(cls, root)
@@ -299,12 +379,7 @@ def manual_steps(cls: type[FileDataset], root: Path) -> str:
 
 
 def archive_steps(source: Source, folder: Path) -> list[str]:
-    """How to install an archive with a browser, and the one that may replace it.
-
-    Args:
-        source: The archive.
-        folder: Folder of the data set.
-    """
+    """How to install an archive with a browser, and the one that may replace it."""
     step = f"get {source.name}"
     if source.link:
         step = f"download {source.link} as {source.name}"
@@ -321,11 +396,6 @@ def archive_steps(source: Source, folder: Path) -> list[str]:
 
 
 def moves(source: Source, folder: Path) -> str:
-    """Where the content of an archive belongs, in words.
-
-    Args:
-        source: The archive.
-        folder: Folder of the data set.
-    """
+    """Where the content of an archive belongs, in words."""
     parts = [f"{path} to {folder / place}" for path, place in source.places.items()]
     return ", ".join(parts)

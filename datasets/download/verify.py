@@ -79,14 +79,7 @@ def inspect(
 def inspect_files(
     cls: type[FileDataset], root: Path, deep: bool, options: Mapping[str, Any],
 ) -> Finding:
-    """Reads one data set as `inspect` does, but raises errors of the file system.
-
-    Args:
-        cls: The reader.
-        root: The data root.
-        deep: Whether all images are decoded.
-        options: Further arguments of the reader.
-    """
+    """Reads one data set as `inspect` does, but raises errors of the file system."""
     if not cls.folder_in(root).is_dir():
         return Finding(cls, "absent", cls.next_step(root).removeprefix("run: "))
     # Split files may be there before the images.
@@ -132,13 +125,7 @@ def inspect_files(
 
 
 def advice_on_missing(cls: type[FileDataset], root: Path, missing: Sequence[Source]) -> str:
-    """What to do about missing files beside the images.
-
-    Args:
-        cls: The reader.
-        root: The data root.
-        missing: The files.
-    """
+    """What to do about missing files beside the images."""
     links = []
     for source in missing:
         if source.link:
@@ -156,7 +143,7 @@ def advice_on_missing(cls: type[FileDataset], root: Path, missing: Sequence[Sour
 
 def present_splits(
     dataset: FileDataset, train: Sequence[Datum], absent: Collection[str],
-) -> dict[str, Sequence[Datum]]:
+) -> dict[str, list[Datum]]:
     """The images that are there, by split.
 
     ImageNet's `val` is its test list, which is known: it is left out.
@@ -166,29 +153,15 @@ def present_splits(
         train: The training images; [] if they are not looked at.
         absent: Paths of images that are not there.
     """
-    splits = {"test": dataset.test, "train": without(train, absent)}
+    splits = {"test": list(dataset.test)}
+    splits["train"] = [item for item in train if item.impath not in absent]
     if dataset.val is not dataset.test:
-        splits["val"] = without(dataset.val, absent)
+        splits["val"] = [item for item in dataset.val if item.impath not in absent]
     return splits
 
 
-def without(items: Sequence[Datum], absent: Collection[str]) -> list[Datum]:
-    """The images whose paths are not among those absent.
-
-    Args:
-        items: Images.
-        absent: Paths.
-    """
-    return [item for item in items if item.impath not in absent]
-
-
 def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
-    """The paths of the images that cannot be decoded.
-
-    Args:
-        dataset: The reader.
-        items: The images.
-    """
+    """The paths of the images that cannot be decoded."""
 
     def readable(item: Datum) -> bool:
         try:

@@ -92,7 +92,8 @@ class Registry:
     def get(self, name: str) -> type[Any]:
         """Returns the class of a name. Its module is imported first if need be."""
         if name not in self:
-            raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: "
+            hint = nearest(str(name), self)
+            raise UnknownNameError(f"unknown {self.kind} '{name}'.{hint} Known: "
                                    f"{', '.join(sorted(self))}; or what a plugin registers "
                                    f"(--plugin MODULE).")
         if name not in self._classes:

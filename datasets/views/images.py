@@ -107,6 +107,9 @@ def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
         image: A picture of any mode.
         path: Path of the picture's file, for the warning.
     """
+    if not isinstance(image, Image.Image):
+        raise TypeError(f"a picture must be a PIL image, such as PIL.Image.open gives, not a "
+                        f"{type(image).__name__}")
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(as_shown(image, path)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:

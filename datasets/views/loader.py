@@ -26,16 +26,6 @@ class LoadedBatch(Generic[T]):
     bad: dict[int, str] = field(default_factory=dict)  # position -> what is wrong with the image
 
 
-def batched(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Divides items into consecutive pieces.
-
-    Args:
-        items: The items.
-        size: Number of items per piece; only the last piece may have fewer.
-    """
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
 def num_threads(setting: int) -> int:
     """Resolves DATALOADER.NUM_WORKERS: -1 (auto) is this process's share of the available cores."""
     if setting >= 0:

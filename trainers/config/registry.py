@@ -168,9 +168,9 @@ def method_info(name: str | MethodInfo) -> MethodInfo:
         online=method.online,
         zero_shot=not method.tuned and not method.trained,
         cls=method,
-        is_plugin=is_plugin(method),
         settings=method_settings(method),
         used_settings=declared_use(method),
+        is_plugin=is_plugin(method),
     )
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "default_settings",
     "effective_settings",
     "event_folder",
+    "event_folders",
     "file_label",
     "find_setting",
     "get_cfg_default",
@@ -528,18 +529,25 @@ def run_path(cfg: CfgNode) -> Path:
     )
 
 
-def event_folder(run_dir: Path, trainer: str) -> Path:
-    """Returns the folder of TensorBoard's events about a run's own predictions.
+def event_folders(run_dir: Path, trainer: str) -> list[Path]:
+    """Returns the folders of TensorBoard's events: about a run's own predictions, then about those
+    before tuning.
 
-    The predictions of ZeroShot are the zero-shot ones.
+    The predictions of ZeroShot are the zero-shot ones, so it has one folder.
 
     Args:
         run_dir: The folder of the run.
         trainer: Name of the method.
     """
-    if method_info(trainer).zero_shot:
-        return zero_shot_event_folder(run_dir)
-    return run_dir / "tensorboard" / "tuned"
+    folders = [zero_shot_event_folder(run_dir)]
+    if not method_info(trainer).zero_shot:
+        folders.insert(0, run_dir / "tensorboard" / "tuned")
+    return folders
+
+
+def event_folder(run_dir: Path, trainer: str) -> Path:
+    """The folder of TensorBoard's events about a run's own predictions."""
+    return event_folders(run_dir, trainer)[0]
 
 
 def zero_shot_event_folder(run_dir: Path) -> Path:

@@ -119,19 +119,3 @@ class Adapted:
         flagged = ~self.logits.isfinite().all(-1)
         logits = torch.where(flagged[:, None], self.zero_shot_logits, self.logits)
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
-
-    def check_finite(self, names: Sequence[object]) -> None:
-        """Refuses images whose zero-shot prediction is not finite either.
-
-        Args:
-            names: Names of the images, for the message.
-        """
-        lost = ~self.logits.isfinite().all(-1)
-        if lost.any():
-            first_lost = names[int(lost.int().argmax())]
-            raise DataError(f"CLIP's features of {first_lost} are not finite: try MODEL.PREC fp32")
-
-    def cpu(self) -> Adapted:
-        """Copies logits and columns to the CPU, for which the host waits."""
-        columns = {name: column.cpu() for name, column in self.columns.items()}
-        return Adapted(self.logits.cpu(), self.zero_shot_logits.cpu(), columns=columns)

@@ -25,9 +25,10 @@ from ...datasets.utils.errors import DataError
 from ...datasets.utils.progress import progress_bar
 from ...datasets.views import ViewMaker
 from ...datasets.views.kernel_cache import compile_kernels
-from ...datasets.views.loader import batched, load_batches
+from ...datasets.views.loader import load_batches
 from ..runs.dist import Distributed
 from ..runs.record import RunRecord
+from ..runs.run_dir import batched
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, is_gpu, pin
 from ..vlm.prompted_clip import PromptedCLIP

@@ -11,24 +11,60 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from yacs.config import CfgNode
 
+from ...datasets.build import EvalData
 from ...datasets.utils.cli import Terminated
-from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
-from ...datasets.views.loader import batched
+from ...datasets.utils.errors import ConfigError, DataError, UserError, machine_fault, one_line
+from ..config.settings import event_folders
 from ..functional.posthoc import StrongViews
-from ..runs.run_dir import Columns, RunDir, concatenate
+from ..runs.dist import Distributed
+from ..runs.run_dir import Columns, RunDir, batched, concatenate
 from ..runs.tensorboard import Progress
-from ..vlm.numerics import is_gpu, peak_memory
+from ..vlm.numerics import Numerics, is_gpu, peak_memory
+from ..vlm.prompted_clip import PromptedCLIP
 from .adapted import Adapted
 from .features import FeatureBatch, ViewStore
-from .method import Method
 
 logger = logging.getLogger(__name__)
+
+
+class Method(Protocol):
+    """A method with its settings, model and data. `BaseTrainer` is one."""
+
+    cfg: CfgNode
+    dist: Distributed
+    online: bool  # carries state from image to image
+
+    @property
+    def data(self) -> EvalData:
+        """The images of the run."""
+
+    @property
+    def clip(self) -> PromptedCLIP:
+        """The model with class names and the initial prompt."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """Device, precision, and how many images are adapted at once."""
+
+    @property
+    def num_views(self) -> int:
+        """Number of views of each image that the method uses."""
+
+    def adapt(self, views: Tensor) -> Adapted:
+        """Predictions for B images, given as unit view features (B, V, d)."""
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Online methods: a copy of the state."""
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Online methods: restores a state that `state()` returned."""
 
 
 class Stopwatch:
@@ -141,9 +177,11 @@ class Predictor:
         missing = self.dist.broadcast(missing)
         if missing and self.store.files is not None:
             self.store.fill(self.store.files, self.dist)
+        trainer = self.cfg.TRAINER.NAME
+        folders = event_folders(self.run_dir.path, trainer)
         with Progress(
-            self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
-            finished, shown=self.dist.is_main,
+            trainer, len(self.data.indices), self.cfg.TEST.BINS, folders, finished,
+            shown=self.dist.is_main,
         ) as progress:
             if missing:
                 self.predict_parts(missing, progress)
@@ -236,7 +274,7 @@ class Predictor:
             adapted = launch_images(self.trainer, features.views, names)
         else:
             no_logits = torch.empty(0, len(self.trainer.clip.classnames))
-            adapted = Adapted(no_logits, no_logits)
+            adapted = Adapted(no_logits, no_logits).with_fallback()
         if adapted.strong_views is not None:
             strong_views.append(adapted.strong_views)
         part_columns = {}
@@ -250,19 +288,19 @@ class Predictor:
     def read(self, launched: LaunchedBatch) -> dict[str, np.ndarray]:
         """Copies the columns of a batch from the device, for which the host waits."""
         seconds = launched.stopwatch.seconds
-        adapted = launched.adapted.cpu().with_fallback()
         items = [self.data.items[index] for index in launched.index]
-        adapted.check_finite([item.impath for item in items])
+        logits = launched.adapted.logits.cpu()
+        check_finite(logits, [item.impath for item in items])
         columns = {
             "index": np.array(launched.index, dtype=np.int64),
             "label": np.array([item.label for item in items], dtype=np.int64),
             "bad_index": np.array(list(launched.bad), dtype=np.int64),
             "bad_reason": np.array(list(launched.bad.values()), dtype=np.str_),
-            "logits": adapted.logits.numpy(),
-            "zero_shot_logits": adapted.zero_shot_logits.numpy(),
+            "logits": logits.numpy(),
+            "zero_shot_logits": launched.adapted.zero_shot_logits.cpu().numpy(),
         }
-        for name, column in adapted.columns.items():
-            columns[name] = column.numpy()
+        for name, column in launched.adapted.columns.items():
+            columns[name] = column.cpu().numpy()
         if self.trainer.online:
             places = [self.position[index] for index in launched.index]
             columns["position"] = np.array(places, dtype=np.int64)
@@ -314,22 +352,34 @@ class PartWriter:
 def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
     """Returns a method's predictions, checked and complete.
 
-    An image with a number that is not finite gets its zero-shot prediction.
-
     Args:
         method: The method.
         views: Unit view features (B, V, d) of B images.
         names: Names of the images, for messages.
     """
-    adapted = launch_images(method, views, names).with_cots().with_fallback()
-    adapted.check_finite(names)
+    adapted = launch_images(method, views, names).with_cots()
+    check_finite(adapted.logits, names)
     return adapted
+
+
+def check_finite(logits: Tensor, names: Sequence[object]) -> None:
+    """Refuses images whose zero-shot prediction is not finite either. Waits for the device.
+
+    Args:
+        logits: Logits of B images, (B, K), with the zero-shot ones as a fallback.
+        names: Names of the images, for the message.
+    """
+    lost = ~logits.isfinite().all(-1)
+    if lost.any():
+        first_lost = names[int(lost.int().argmax())]
+        raise DataError(f"CLIP's features of {first_lost} are not finite: try MODEL.PREC fp32")
 
 
 def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
     """Returns a method's predictions, before any number of them has been read from the device.
 
-    Classes of one name get equal logits. An online method sees its images one by one, so that the
+    Classes of one name get equal logits. An image with a number that is not finite gets its
+    zero-shot prediction. An online method sees its images one by one, so that the
     number of images adapted at once changes nothing.
 
     Args:
@@ -342,7 +392,7 @@ def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Ada
         batches = views.split(1) if method.online else [views]
         adapted = Adapted.join([method.adapt(batch) for batch in batches])
         adapted.check_shapes(trainer, len(views), len(method.clip.classnames), names)
-        return adapted.with_equal_logits(method.clip.first_of_name)
+        return adapted.with_equal_logits(method.clip.first_of_name).with_fallback()
     except Exception as error:  # a user's own method may raise anything
         if isinstance(error, UserError) or machine_fault(error):
             raise

@@ -14,8 +14,7 @@ from ...datasets.utils.lock import FolderLock
 from ..registry import find_method
 from ..report.choices import check_choice
 from ..report.measure import Measured
-from ..vlm import openai
-from ..vlm.loading import find_loader
+from ..vlm.loading import check_name, find_loader
 from .cluster import Cluster
 from .data_state import dataset_size, inspect_data
 from .definition import Experiment, add, read_all_experiments, read_experiment, zero_shot_only
@@ -167,8 +166,8 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
         data_root(workspace.root)
     check_choice(workspace.choose, swept_keys(catalogue.chosen.values()), workspace.choose_by)
     family, name = find_loader(workspace.backbone)
-    if name and family is openai:
-        openai.check_name(name)
+    if name and family is None:
+        check_name(name)
 
     plans = {}
     errors = {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..vlm.openai import SMALL
+from ..vlm.loading import SMALL
 from .definition import DatasetPlace, Experiment, RunGroup
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ...datasets.views.kernel_cache import compile_kernels
-from ...datasets.views.loader import LoadedBatch, batched, load_batches
+from ...datasets.views.loader import LoadedBatch, load_batches
 from ...datasets.views.maker import ViewMaker
 from ...datasets.views.reference import BICUBIC, crops, to_tensor
+from ..runs.run_dir import batched
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import pin

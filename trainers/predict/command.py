@@ -7,6 +7,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from yacs.config import CfgNode
+
 from ...datasets import DATASET_REGISTRY, Dataset, build_dataset
 from ...datasets.utils.errors import WeightsError
 from ...datasets.utils.progress import show_progress
@@ -14,11 +16,17 @@ from ..api import Adapter
 from ..config import CONFIGS
 from ..config.build import build_cfg
 from ..config.layers import default_pairs, read_pairs
-from ..config.settings import get_cfg_default
+from ..config.settings import (
+    Role,
+    changed_settings,
+    find_setting,
+    get_cfg_default,
+    setting_words,
+)
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
 from ..report.sentences import plain_text
-from ..vlm.loading import load_clip
-from ..vlm.openai import warn_of_small
+from ..runs.record import value_label
+from ..vlm.loading import load_clip, warn_of_small
 from .page import MethodPredictions, context_words, selected_views, write_page
 from .predict import Prediction, class_names, default_backbone, find_images, predict
 from .tables import prediction_table, write_csv
@@ -51,7 +59,7 @@ def predict_images(args: argparse.Namespace) -> None:
     model = None  # loaded once, for all methods
     methods: list[MethodPredictions] = []
     selected: list[list[dict]] = []  # views of each image, for the page
-    order_notes: list[str] = []  # of online methods
+    method_notes: list[str] = []  # settings of each method; for online methods the order
     words_note = ""  # why contexts cannot be shown as words
     for trainer in trainers:
         pairs = setting_pairs(args, trainer, dataset)
@@ -59,8 +67,11 @@ def predict_images(args: argparse.Namespace) -> None:
         if model is None:
             model = load_clip(backbone, cfg.DEVICE)
         adapter = Adapter(trainer, model, classnames, opts=pairs, copy_weights=False)
+        settings = changed_words(adapter.method.cfg)
+        if settings:
+            method_notes.append(f"{method_info(trainer).label}: {', '.join(settings)}.")
         if adapter.method.online:
-            order_notes.append(
+            method_notes.append(
                 f"{method_info(trainer).label} learns from image to image: another order of the "
                 f"images, or other images before one, changes its predictions.")
         predictions = predict_all(images, adapter, trainer)
@@ -79,12 +90,21 @@ def predict_images(args: argparse.Namespace) -> None:
 
     conditions = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views "
                   f"per image, seed {cfg.SEED}")
-    for line in (conditions, *order_notes):
+    for line in (conditions, *method_notes):
         print(line)
-    notes += [f"{conditions}.", *order_notes]
+    notes += [f"{conditions}.", *method_notes]
     if words_note:
         notes.append(words_note)
     write_files(args, methods, classnames, selected, notes)
+
+
+def changed_words(cfg: CfgNode) -> list[str]:
+    """The settings of a method that are not its defaults, in words, but for the number of views."""
+    words = []
+    for key, (_, value) in changed_settings(cfg, {"TTA.AUGMIX": "on"}).items():
+        if key != "TTA.VIEWS" and find_setting(key).role is not Role.DATA:
+            words.append(setting_words(key, value_label(value)))
+    return words
 
 
 def write_files(

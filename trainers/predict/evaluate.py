@@ -130,6 +130,9 @@ def evaluate(
             flags += ["DEVICE", str(loaded.backbone.device)]
         pairs = option_pairs(opts)
         given_dataset = None
+        if not isinstance(dataset, (str, Dataset)):
+            raise ConfigError("dataset must be the name of a data set, or one from build_dataset, "
+                              f"not a {type(dataset).__name__}")
         if not isinstance(dataset, str):
             given_dataset = dataset
             root = dataset.root  # a folder of images is named after it

@@ -12,10 +12,10 @@ from ...datasets.file_dataset import files_below
 from ...datasets.utils.errors import DataError, reading
 from ...datasets.utils.files import read_regular
 from ...datasets.views.images import BadImageError, open_image
-from ...datasets.views.loader import batched
 from ..api import Adapter
 from ..functional.calibration import sals
-from ..vlm.openai import SMALL, cache_folder
+from ..runs.run_dir import batched
+from ..vlm.loading import SMALL, cache_folder
 from ..vlm.openai_clip import WEIGHT_URLS
 
 logger = logging.getLogger(__name__)

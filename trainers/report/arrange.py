@@ -12,7 +12,7 @@ from typing import Any
 from ..config.settings import setting_title
 from ..registry import ZERO_SHOT, method_info
 from ..runs.record import RunRecord, canonical_json, group_records
-from .grid import OF_ZERO_SHOT, Column, Grid, grid_of, make_columns, record_of, value_of
+from .grid import OF_ZERO_SHOT, Column, Grid, conditions, grid_of, make_columns, record_of, value_of
 from .grid_notes import grid_notes
 from .measure import Measured
 from .sentences import (
@@ -347,13 +347,6 @@ def is_learnt_and_trained(measured: Measured) -> bool:
     Its zero-shot predictions are of a hand-written prompt that its record does not state.
     """
     return starts_from_prompt(measured.record) and method_info(measured.run.trainer).trained
-
-
-def conditions(record: RunRecord) -> str:
-    """All that zero-shot predictions depend on, as text: equal for runs that share them."""
-    fields = [record.key("column"), record.key("table"), canonical_json(record.model["prompt"]),
-              canonical_json(record.views.get("pixels")), str(record.numerics.get("precision"))]
-    return "\n".join(fields)
 
 
 def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:

@@ -461,13 +461,15 @@ def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.
         runs: The runs of our cell, one per seed.
 
     Returns:
-        None if nothing is published for one of the runs, if too many of its images failed, or if
-        there are no runs.
+        None if nothing is published for one of the runs, if too many of its images failed, if the
+        number of bins is another one, or if there are no runs.
     """
     cell = None
     for measured in runs:
         cell = paper.find_for_record(metric, measured.record, source)
         if cell is None or not measured.is_ranked:
+            return None
+        if not paper.has_published_bins(metric, measured.bins):
             return None
     return cell
 
@@ -553,6 +555,7 @@ def published_note(sources: Sequence[str], source: str, backbone: str) -> str:
     return (
         f"Rows marked published are from {'; '.join(sorted(set(sources)))} and were not measured "
         "here. They stand beside runs on the whole test set, with OpenAI's weights and the "
-        "settings of the source. Runs of a method between which a default was edited have none: "
-        "it is not known which of them have these settings."
+        "settings of the source; those of ECE and ACE where ours have 20 bins. Runs of a method "
+        "between which a default was edited have none: it is not known which of them have these "
+        "settings."
     )

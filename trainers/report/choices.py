@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..registry import method_info
@@ -351,6 +352,7 @@ class Chooser:
         self.criterion = criterion
         self.sign = -1 if METRICS[criterion].higher_is_better else 1
         self.notes: list[str] = []
+        self.bins = bins
         self.validation_scores = ValidationScores(validation, criterion, bins, self.notes)
 
     def choose(self, candidates: Candidates) -> dict[str, dict[Column, str]]:
@@ -516,7 +518,8 @@ def choice_table(
             "with these."
         )
     notes.append(
-        "Accuracy, ECE and their averages are those of the test images at the chosen value."
+        f"Accuracy, ECE ({counted(chooser.bins, 'bin')}) and their averages are those of the test "
+        "images at the chosen value."
     )
     chooser_notes = list(dict.fromkeys(chooser.notes))
     all_blocks = [value_block, *blocks.values()]

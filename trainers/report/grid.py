@@ -544,6 +544,13 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
     return None
 
 
+def conditions(record: RunRecord) -> str:
+    """All that zero-shot predictions depend on, as text: equal for runs that share them."""
+    fields = [record.key("column"), record.key("table"), canonical_json(record.model["prompt"]),
+              canonical_json(record.views.get("pixels")), str(record.numerics.get("precision"))]
+    return "\n".join(fields)
+
+
 def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[str, str]:
     """The settings that all rows of a table share, in words by key.
 

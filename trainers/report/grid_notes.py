@@ -7,7 +7,7 @@ from itertools import combinations
 from ...datasets.utils.cli import counted
 from ..registry import method_info
 from ..runs.record import WORDS, RunRecord
-from .grid import Column, Grid, Row, may_be_of_1_0
+from .grid import Column, Grid, Row, conditions, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
 
@@ -119,7 +119,9 @@ def shared_images_notes(grid: Grid) -> list[str]:
             names = f"{grid.column_label(column)} and {grid.column_label(other)}"
             count = column.shared_images(other)
             if count:
-                images = f"have {counted(count, 'image')} in common, with other labels or classes"
+                images = f"have {counted(count, 'image')} in common"
+                if count == column.n == other.n:
+                    images += ", with other labels or classes"
             elif may_be_of_1_0(column, other):
                 images = (
                     "may be the same images, which runs of promptcal 1.0 did not know by content"
@@ -255,18 +257,19 @@ def differing_defaults(first: RunRecord, second: RunRecord, but: Sequence[str] =
 
 
 def zero_shot_notes(grid: Grid) -> list[str]:
-    """Columns in which runs from equal images, weights and prompts have other zero-shot results."""
+    """Columns in which runs under equal conditions have other zero-shot results."""
     notes = []
     for column in grid.columns:
-        by_prompt: dict[str, dict[str, list[str]]] = {}
+        by_conditions: dict[str, dict[str, list[str]]] = {}
         for row, cell in grid.cells_on(column):
             for measured in cell:
                 if measured.run.has_zero_shot and measured.skipped == 0:
                     accuracy = float(measured.zero_shot_metrics["accuracy"].value)
-                    prompt = repr(sorted(measured.record.model["prompt"].items(), key=repr))
-                    prompt += f" {measured.record.get('numerics.precision')}"
-                    by_prompt.setdefault(prompt, {})[row.label] = [f"{100 * accuracy:.1f} %"]
-        for accuracies in by_prompt.values():
+                    # Another type of device may differ in the last bits.
+                    device = measured.record.get("numerics.device_type")
+                    same = by_conditions.setdefault(f"{conditions(measured.record)} {device}", {})
+                    same[row.label] = [f"{100 * accuracy:.1f} %"]
+        for accuracies in by_conditions.values():
             notes += differing_note(
                 f"{grid.column_label(column)}: zero-shot accuracy differs between the rows",
                 accuracies,

@@ -312,7 +312,8 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     rows = []
     for base, cells in entries.items():
         rows.append(TableRow(base, methods[base], cells))
-    facts = [counted(len(prompts), "initial prompt"), images_fact(grid.counts())]
+    facts = [counted(len(prompts), "initial prompt"), images_fact(grid.counts()),
+             counted(grid.bins, "bin")]
     notes = [fact_sentences(facts), *grid.notes]
     return Table(name, title, labels, [RowBlock("ECE (%)", rows)], notes, facts)
 

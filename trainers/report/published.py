@@ -9,6 +9,7 @@ from decimal import Decimal
 from functools import cache
 
 from ..config import CONFIGS
+from ..functional import BINS
 from ..registry import method_key
 from ..runs.record import RunRecord
 
@@ -18,6 +19,7 @@ AVERAGE = "Average"
 # The protocol of a prompt that CoOp has learnt from some shots in its usual number of epochs, which
 # is not stated then.
 COOP_PROMPT = re.compile(r"CoOp \d+ shots?( \((?!epochs ).*\))?")
+BINNED = ("ece", "ace")  # published metrics that depend on the number of bins, which is BINS
 SOC = "soc"  # the source of the tables that the experiments reproduce
 
 
@@ -158,7 +160,7 @@ def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell |
     Args:
         metric: Name of the metric; those with SaLS end in `_sals`.
     """
-    if not is_published_data(record) or set(record.changed) - {"TTA.STEPS"}:
+    if not is_published_split(record) or set(record.changed) - {"TTA.STEPS"}:
         return None
     if record.get("model.prompt.kind") == "learnt":
         return None
@@ -177,13 +179,28 @@ def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell |
     )
 
 
+def has_published_bins(metric: str, bins: int) -> bool:
+    """Whether values of a metric with a number of bins compare with published ones.
+
+    Args:
+        metric: Name of the metric.
+        bins: Number of bins.
+    """
+    return bins == BINS or metric.partition("_")[0] not in BINNED
+
+
 def is_published_data(record: RunRecord) -> bool:
-    """Whether a run is on the whole test set that papers use."""
+    """Whether a run is on a whole test set of the size that papers use."""
     data = record.data
     if data.get("subset") or data.get("corruption") or data.get("split") != "test":
         return False
     images = find("datasets", "images", "", str(data["dataset"]))
     return images is not None and int(images.value) == data["n"]
+
+
+def is_published_split(record: RunRecord) -> bool:
+    """Whether a run is on the published images, as far as its reader knows."""
+    return is_published_data(record) and not record.data.get("difference")
 
 
 def is_published_set(table: str, records: Sequence[RunRecord], varied: Collection[str]) -> bool:
@@ -200,7 +217,7 @@ def is_published_set(table: str, records: Sequence[RunRecord], varied: Collectio
         return False
     for record in records:
         backbone = about.get("backbone", record.model["backbone"])
-        if not is_published_data(record) or record.model["backbone"] != backbone:
+        if not is_published_split(record) or record.model["backbone"] != backbone:
             return False
         if set(record.changed) - set(varied):
             return False

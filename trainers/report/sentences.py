@@ -87,17 +87,8 @@ def corruption_of(record: RunRecord) -> tuple[str, object]:
 
 def column_words(record: RunRecord) -> str:
     """The data set, and which part of it was used. The number of images is stated elsewhere."""
-    subset = str(record.data.get("subset") or "")
-    parts = []
-    fold = str(record.names.get("part") or "")
-    if fold:
-        parts.append(fold)
-    for part in subset.split(", "):
-        is_count = part.endswith(" images") or part.startswith("limit ")
-        if part and not is_count:
-            parts.append(part)
-    if parts:
-        return f"{dataset_words(record)} ({', '.join(parts)})"
+    if record.part_words:
+        return f"{dataset_words(record)} ({', '.join(record.part_words)})"
     return dataset_words(record)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ...datasets.utils.cli import counted
 from ..config.settings import setting_words
 from ..registry import method_info
 from ..runs.record import canonical_json, group_records
@@ -226,6 +227,7 @@ class ValueGrid:
         left_out: Labels of the other data sets.
         smaller: Labels of sets of images that are left out for a larger one of the same data set.
         relabelled: Labels of those that are left out because another data set has their images.
+        bins: Number of bins of ECE, ACE and MCE.
     """
 
     def __init__(
@@ -250,6 +252,7 @@ class ValueGrid:
         self.left_out: list[str] = []
         self.smaller: list[str] = []
         self.relabelled: list[str] = []
+        self.bins = runs[0].bins
         columns, column_of = make_columns(runs)
         self.columns = columns
         self.arrange(runs, backbones, column_of)
@@ -359,6 +362,8 @@ class ValueGrid:
             row: The row whose method is looked up.
             value: Key of `printed`.
         """
+        if not paper.has_published_bins(metric, self.bins):
+            return None
         records = []
         for cell in self.cells_of(row, value):
             if not all(run.is_ranked for run in cell):
@@ -394,7 +399,7 @@ class ValueGrid:
             counts.setdefault(self.label(column), []).append(column.n)
         if not counts:
             return ["no data set is common to all cells"]
-        facts = [images_fact(counts)]
+        facts = [images_fact(counts), counted(self.bins, "bin")]
         if len(self.common) > 1:
             facts.insert(0, "Average over the data sets")
         return facts

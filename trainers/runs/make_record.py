@@ -13,10 +13,12 @@ from ...datasets.base import dataset_label, run_name
 from ...datasets.build import EvalData
 from ...datasets.columns import parse_columns
 from ...datasets.identity import ImageIdentity
+from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.source import (
     hash_files,
     imported_files,
     is_plugin,
+    is_replaced,
     plugin_source,
     source_file,
 )
@@ -31,8 +33,8 @@ from ..config.settings import (
 )
 from ..config.table import CLASS_TOKEN_POSITION, EVERY_IMAGE
 from ..registry import backbone_label, method_info, method_key
+from ..vlm.loading import PUBLISHED_WEIGHTS
 from ..vlm.numerics import Numerics, resolve_precision
-from ..vlm.openai import PUBLISHED_WEIGHTS
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
 from .record import AUTO, RunRecord, content_hash
@@ -60,7 +62,6 @@ class RunFacts:
         data: The images.
         identity: The content hashes of these images.
         num_views: Number of views of each image that the method uses.
-        pipeline: Name of the code that makes views.
         weights: Hash of the backbone's weights.
         pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
             values to compare with; {} otherwise.
@@ -70,13 +71,13 @@ class RunFacts:
         tunes_context: Whether the method tunes the context by gradients.
         training: Settings and images of a prompt that the run itself trains; None otherwise.
         numerics: Device, precision and batches.
+        pipeline: Name of the code that makes views.
     """
 
     cfg: CfgNode
     data: EvalData
     identity: ImageIdentity
     num_views: int
-    pipeline: str
     weights: str
     pixels: Mapping[str, Any]
     prompt: PromptFacts
@@ -85,6 +86,7 @@ class RunFacts:
     tunes_context: bool
     training: Mapping[str, Any] | None
     numerics: Numerics
+    pipeline: str
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
     }
     if identity.groups:
         section["groups"] = identity.groups
+    if data.dataset.difference:
+        section["difference"] = data.dataset.difference
     return section
 
 
@@ -302,6 +306,12 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
         for cls in method.__mro__:
             if cls is object or is_plugin(cls) or cls.__module__ == LIFE_CYCLE:
                 continue
+            for name in vars(cls):
+                if is_replaced(cls, name):
+                    raise ConfigError(
+                        f"{name} of {cls.__name__} was replaced by other code, so it is no longer "
+                        f"that method: derive a class from {cls.__name__} and define {name} there"
+                    )
             path = source_file(cls)
             if path is not None:
                 # Files of this package are known without links, as FORMULAS is.

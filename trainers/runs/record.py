@@ -117,7 +117,7 @@ class RunRecord:
         data: dataset, split, n, images (hash of the set of images and labels), listing (hash of
             the ordered list), groups (hash of which image is of which patient or other group;
             absent without groups), classes (hash of the class names), corruption, severity,
-            subset.
+            subset, difference (of the split from the published one; absent if none is known).
         views: pipeline, count, augmix, pixels. Their size is the backbone's, which its weights fix.
         model: backbone, weights (hash), prompt {kind, protocol, learnt_on (if it is
             another data set), words, templates, hash, form (of descriptions), position, ensemble}.
@@ -292,6 +292,18 @@ class RunRecord:
         if self.names.get("part"):
             words.append(str(self.names["part"]))
         return ", ".join(words)
+
+    @property
+    def part_words(self) -> list[str]:
+        """Which part of the data set was used. The number of images is stated elsewhere."""
+        words = []
+        if self.names.get("part"):
+            words.append(str(self.names["part"]))
+        for part in str(self.data.get("subset") or "").split(", "):
+            is_count = part.endswith(" images") or part.startswith("limit ")
+            if part and not is_count:
+                words.append(part)
+        return words
 
     @property
     def is_1_0(self) -> bool:

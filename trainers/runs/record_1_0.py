@@ -34,7 +34,7 @@ from ..registry import (
     method_key,
     reset_words,
 )
-from ..vlm.openai import PUBLISHED_WEIGHTS
+from ..vlm.loading import PUBLISHED_WEIGHTS
 from .record import UNKNOWN_IMAGES, RunRecord, content_hash
 
 IMAGES = "1.0:"  # prefix of the hash of a list of images

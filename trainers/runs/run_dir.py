@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from .record import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Results = dict[str, Any]
 Columns = Mapping[str, np.ndarray]  # columns of predictions by name
 
@@ -504,6 +505,16 @@ class RunDir:
             logger.warning("%s belongs to another run, so it is %s", path, consequence)
             return None
         return arrays
+
+
+def batched(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Divides items into consecutive pieces.
+
+    Args:
+        items: The items.
+        size: Number of items per piece; only the last piece may have fewer.
+    """
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def concatenate(parts: Sequence[Columns]) -> dict[str, np.ndarray]:

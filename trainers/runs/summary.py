@@ -142,13 +142,15 @@ def method_label(results: Mapping) -> str:
 
 
 def dataset_label(results: Mapping) -> str:
-    """The data set with its corruption."""
+    """The data set with its corruption, and which part of it was used."""
     name = names_of(results).get("dataset")
     if not name:
         return str(results["dataset"])
-    data = results["record"]["data"]
-    if data.get("corruption"):
-        return f"{name} {data['corruption'].replace('_', ' ')} {data['severity']}"
+    record = record_of(results)
+    if record.data.get("corruption"):
+        name += f" {record.data['corruption'].replace('_', ' ')} {record.data['severity']}"
+    if record.part_words:
+        name += f" ({', '.join(record.part_words)})"
     return name
 
 
@@ -236,8 +238,9 @@ def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> 
     else:
         for cells, words in zip(baselines, runs_by_value, strict=True):
             cells[0] += f", {words}"
-    runs_of_first_value = next(iter(runs_by_value.values()))
-    caption = caption_of(runs, seed_words(runs_of_first_value)) + settings_of(runs, but=key)
+    # The values may be seeds.
+    seeds = dict.fromkeys(seed_words(runs_of_value) for runs_of_value in runs_by_value.values())
+    caption = caption_of(runs, ", ".join(seeds)) + settings_of(runs, but=key)
     lines = [aligned([*baselines, *rows]), caption]
     for words, runs_of_value in runs_by_value.items():
         for results in runs_of_value:

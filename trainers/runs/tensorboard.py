@@ -127,15 +127,15 @@ class Progress(AbstractContextManager["Progress"]):
     """
 
     def __init__(
-        self, run_dir: Path, total: int, bins: int, trainer: str,
+        self, name: str, total: int, bins: int, folders: Sequence[Path],
         finished: Sequence[Columns] = (), shown: bool = True,
     ) -> None:
         """
         Args:
-            run_dir: Folder of the run.
+            name: Name of the method, which the bar shows.
             total: Number of images of the run.
             bins: Number of bins of ECE.
-            trainer: Registered name of the method.
+            folders: Folders of the curves, as `event_folders` returns them.
             finished: The columns of the parts that an earlier call has predicted.
             shown: Whether this process shows a bar and writes curves.
         """
@@ -144,17 +144,15 @@ class Progress(AbstractContextManager["Progress"]):
         self.counted = 0  # images so far, unreadable ones too
         self.every = max(1, total // POINTS)  # images between two points
         self.logged = 0  # images at the last point
-        tuned_folder = event_folder(run_dir, trainer)
-        zero_shot_folder = zero_shot_event_folder(run_dir)
-        self.tuned_writer = ScalarWriter(tuned_folder)
-        self.zero_shot_writer = ScalarWriter(zero_shot_folder)
+        self.tuned_writer = ScalarWriter(folders[0])
+        self.zero_shot_writer = ScalarWriter(folders[-1])
         self.tuned = RunningMetrics(bins)
         self.zero_shot: RunningMetrics | None = None
-        if not method_info(trainer).zero_shot:
+        if len(folders) > 1:
             self.zero_shot = RunningMetrics(bins)
         for columns in finished:
             self.count(columns)
-        self.bar = progress_bar(total, trainer, "img", initial=self.counted, shown=shown)
+        self.bar = progress_bar(total, name, "img", initial=self.counted, shown=shown)
 
     def __exit__(self, *error: object) -> None:
         self.tuned_writer.__exit__(*error)

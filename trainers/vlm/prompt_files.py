@@ -12,8 +12,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ...datasets.utils.errors import WeightsError, first_five
-from ...datasets.utils.files import file_hash, read_regular, write_atomically, write_text
+from ...datasets.utils.errors import ConfigError, WeightsError, first_five
+from ...datasets.utils.files import (
+    file_hash,
+    is_printable,
+    read_regular,
+    write_atomically,
+    write_text,
+)
 from ..config.settings import backbone_name
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_key
@@ -444,6 +450,10 @@ def convert_prompt(
     known = {**metadata_of_path(str(source)), **stored.metadata, **(metadata or {})}
     known.setdefault("n_ctx", str(context.shape[-2]))
     ordered = {key: known[key] for key in METADATA if known.get(key)}
+    for key, text in ordered.items():
+        if not is_printable(text):
+            raise ConfigError(f"{key} of the copy would be {text!r}, which is no printable text; "
+                              f"--{key.replace('_', '-')} writes another")
     content = with_sorted_header(save(saved, ordered))
     write_atomically(Path(target), lambda file: file.write(content))
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items())

@@ -16,13 +16,13 @@ from ....datasets.base import dataset_info
 from ....datasets.utils.cli import counted, plural
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_arrays
-from ....datasets.views.loader import batched
 from ...base import BaseTrainer
 from ...config.settings import backbone_name, path_safe
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ...report.table import Entry, RowBlock, Table, TableRow
+from ...runs.run_dir import batched
 from ..definition import DatasetPlace
 from ..finished_runs import FinishedRuns
 from ..plan import configure

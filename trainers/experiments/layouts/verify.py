@@ -27,7 +27,7 @@ from ...report.sentences import listed
 from ...report.table import Entry, RowBlock, Table, TableRow, text_entry
 from ...report.verdict import Verdict
 from ...runs.record import RunRecord
-from ...vlm.openai import SMALL
+from ...vlm.loading import SMALL
 from ...vlm.small import card_results
 from ..finished_runs import FinishedRuns
 from .reruns import Comparison, compare_reruns, rerun_summary, reruns_table

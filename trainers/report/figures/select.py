@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.figure import Figure
 
+from ....datasets.utils.cli import counted
 from ....datasets.utils.errors import one_line
 from ...functional.arrays import Array, ArrayLike
 from ...functional.calibration import selective
@@ -86,14 +87,15 @@ def captioned(
     grid: Grid, name: str, words: str, figure: Figure, columns: Sequence[Column] = (),
     all_seeds: bool = True,
 ) -> NamedFigure:
-    """A figure whose caption ends with the test images, and says if it shows one of several seeds.
+    """A figure whose caption has test images and bins, and says if it shows one of several seeds.
 
     Args:
         words: How the caption begins.
         columns: The columns whose images it shows; () for all.
         all_seeds: Whether it shows the mean of all seeds, or the first one.
     """
-    caption = f"{words} {images_fact(grid.counts(columns))}."
+    images = images_fact(grid.counts(columns))
+    caption = f"{words} {images}. {counted(grid.bins, 'bin')}."
     if not all_seeds and any(len(cell) > 1 for cell in grid.cells.values()):
         caption += " First seed of each."
     return NamedFigure(name, caption, figure)
@@ -206,7 +208,7 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
     for (row, column), cell in grid.cells.items():
         panel = diagram(row.method, *cell[0].tuned, cell[0].bins)
         rows[legend_style(grid, row)][grid.column_label(column)] = panel
-    words = (f"Reliability, {grid.heading}, {grid.bins} bins, first seed of each run. Red hatching "
+    words = (f"Reliability, {grid.heading}, first seed of each run. Red hatching "
              "above a bar is over-confidence; the strip shows the density of the samples.")
     return captioned(grid, name, words, draw_grid(rows))
 

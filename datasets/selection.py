@@ -1,5 +1,7 @@
-"""Selects parts of a data set: few-shot samples, listed test images, and CoOp's base or new half of
-the classes.
+"""Which images of a data set a run uses, and in which order.
+
+Few-shot samples, listed test images, CoOp's base or new half of the classes, long-tailed subsets,
+and the order in which an online method sees the test images.
 """
 from __future__ import annotations
 
@@ -13,14 +15,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from .base import Dataset, Datum, LazyList
 from .checks import read_lines, split_hash
-from .utils.errors import DataError, UserError, first_five, one_line, reading
+from .utils.errors import ConfigError, DataError, UserError, first_five, one_line, reading
 from .utils.files import read_regular, write_text
 
 logger = logging.getLogger(__name__)
 
 Samples = dict[str, list[Datum]]  # the images of "train" and "val"
+MOST_SLOTS = 100  # largest number of slots of a correlated order
+WINDOW = 64  # number of successive images among which classes are counted
 
 
 def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
@@ -73,12 +79,6 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
     The generator is used in CoOp's order (classes as they appear, train before val), so that on the
     published splits a seed gives the images that CoOp draws after seeding Python's generator with
     it.
-
-    Args:
-        train: All training images.
-        val: All validation images; empty = none are drawn.
-        num_shots: Number of training images per class.
-        seed: Seed of the draw.
     """
     rng = random.Random(seed)
     return {
@@ -94,12 +94,6 @@ def draw_split(
 
     A class with fewer images contributes all of them and uses no random numbers, as in Dassl since
     2021, so the classes after it get the same images as there.
-
-    Args:
-        split: Name of the split, for the warning.
-        items: All images of the split.
-        num_shots: Number of images per class.
-        rng: Source of the random numbers.
     """
     by_label: dict[int, list[Datum]] = defaultdict(list)
     for item in items:
@@ -122,12 +116,6 @@ def read_samples(
     path: Path, dataset: Dataset, splits: Samples, drawn_from: str,
 ) -> Samples | None:
     """Reads the samples that a file lists.
-
-    Args:
-        path: The file.
-        dataset: The reader of the images.
-        splits: All images that may be listed, by split.
-        drawn_from: Hash of the data set's splits.
 
     Returns:
         The images by split; None if there is no file, or if it is damaged or was drawn from another
@@ -156,12 +144,6 @@ def write_samples(path: Path, dataset: Dataset, samples: Samples, drawn_from: st
     """Keeps samples as JSON with one image per line.
 
     Where the folder cannot be written, they are drawn every time; they depend on the seed alone.
-
-    Args:
-        path: The file.
-        dataset: The reader of the images.
-        samples: The images by split.
-        drawn_from: Hash of the data set's splits.
     """
     blocks = [f'"sampled_from": {json.dumps(drawn_from)}']
     for split, items in samples.items():
@@ -186,10 +168,6 @@ def select_images(dataset: Dataset, image_list: str) -> None:
     A line is an image's path below the folder of the images or below the data root. The end of a
     path is enough, such as `<class folder>/<image>`, if no other test image has the same. The file
     is looked for as it is, then in the data root and in the data set's folder.
-
-    Args:
-        dataset: The data set, which is changed.
-        image_list: The path of the file.
     """
     path = Path(image_list).expanduser()
     places = (path, dataset.root / path, dataset.image_dir / path)
@@ -262,12 +240,7 @@ def positions_by_ending(items: Sequence[Datum], parts: int) -> dict[str, list[in
 
 
 def shortest_path(dataset: Dataset, item: Datum) -> str:
-    """Returns an image's path relative to the folder of the images.
-
-    Args:
-        dataset: The reader of the image.
-        item: The image.
-    """
+    """Returns an image's path relative to the folder of the images."""
     return item.impath.replace(os.sep, "/").removeprefix(f"{dataset.image_dir.as_posix()}/")
 
 
@@ -304,3 +277,105 @@ def select_classes(dataset: Dataset, which: str) -> None:
     else:
         dataset.val = dataset.test
     dataset.classnames = dataset.classnames[start:stop]
+
+
+def shuffled(indices: Sequence[int], seed: int) -> list[int]:
+    """Shuffles indices. The order depends on the seed and the number of indices alone."""
+    rng = np.random.default_rng([seed, len(indices)])
+    return rng.permutation(indices).tolist()
+
+
+def image_order(
+    indices: Sequence[int], labels: Sequence[int], order: str, concentration: float, seed: int,
+) -> list[int]:
+    """Returns the positions of the images in the order in which an online method sees them.
+
+    Args:
+        indices: Positions of the images in the split.
+        labels: Labels of these images.
+        order: Kind of order: `random`; `sorted` by label, with the images of a class shuffled; or
+            `correlated`, with neighbours of the same class.
+        concentration: Concentration of a correlated order; see `correlated`.
+        seed: Seed of the run.
+    """
+    random_order = shuffled(indices, seed)
+    if order == "random":
+        return random_order
+    if order == "sorted":
+        label_of = dict(zip(indices, labels, strict=True))
+        return sorted(random_order, key=label_of.__getitem__)
+    rng = np.random.default_rng([seed, len(indices)])
+    return correlated(np.asarray(indices), np.asarray(labels), concentration, rng)
+
+
+def correlated(
+    indices: np.ndarray, labels: np.ndarray, concentration: float, rng: np.random.Generator,
+) -> list[int]:
+    """Draws an order in which neighbours are often of one class. (Yuan et al., RoTTA, CVPR 2023.)
+
+    Each class is divided among min(K, 100) slots in shares drawn from a symmetric Dirichlet
+    distribution. Slot follows slot. Within a slot the classes come in random order, and the images
+    of a class in that of the list. No draw is rejected, so this ends for any concentration.
+
+    Args:
+        indices: Positions of the images in the split, shape (N,).
+        labels: Labels of these images, shape (N,).
+        concentration: RoTTA's γ, above 0; lower is more correlated.
+        rng: Source of random numbers.
+    """
+    classes = np.unique(labels)
+    if len(classes) == len(labels):
+        raise ConfigError(
+            f"TEST.ORDER correlated cannot be drawn: each of the {len(labels)} images has a class "
+            f"of its own; use more images (TEST.LIMIT), or TEST.ORDER random or sorted")
+    slots = min(len(classes), MOST_SLOTS)
+    shares = rng.dirichlet(np.full(slots, concentration), len(classes))  # (K, slots)
+    if not np.allclose(shares.sum(1), 1):
+        raise ConfigError(f"TEST.CORRELATION {concentration:g} cannot be drawn: use a number such "
+                          f"as 0.1")
+    pieces = []  # the images of each class by slot
+    for label, share in zip(classes, shares, strict=True):
+        images = indices[labels == label]
+        # Ends of all slots but the last, whose images are the rest.
+        ends = (share.cumsum()[:-1] * len(images)).astype(int)
+        pieces.append(np.split(images, ends))
+    order: list[int] = []
+    for slot in range(slots):
+        for position in rng.permutation(len(classes)):
+            order.extend(pieces[position][slot].tolist())
+    return order
+
+
+def long_tailed(labels: Sequence[int], exponent: float) -> list[int]:
+    """Draws images that form a long-tailed set, and returns their positions.
+
+    The class of rank r keeps at most n · r^−exponent of its images and at least one, where n is
+    the size of the largest class. Ranks and images are drawn without replacement, so that no image
+    counts twice. (LAME, CVPR 2022, draws with replacement.) They do not depend on the seed of the
+    run: all seeds of a comparison have the same images.
+
+    Args:
+        labels: Labels of all images.
+        exponent: TEST.IMBALANCE, above 0; higher is less balanced.
+    """
+    all_labels = np.asarray(labels)
+    rng = np.random.default_rng(len(labels))
+    classes, counts = np.unique(all_labels, return_counts=True)
+    if counts.max() == 1:
+        raise ConfigError(f"TEST.IMBALANCE {exponent:g} cannot be drawn: each of the {len(labels)} "
+                          f"images has a class of its own; use 0")
+    positions: list[int] = []
+    for rank, label in enumerate(rng.permutation(classes), start=1):
+        of_class = np.flatnonzero(all_labels == label)
+        most = max(1, round(counts.max() * rank ** -exponent))
+        chosen = rng.choice(of_class, min(most, len(of_class)), replace=False)
+        positions.extend(chosen.tolist())
+    return sorted(positions)
+
+
+def classes_in_window(labels: Sequence[int], window: int = WINDOW) -> float:
+    """Returns the mean number of classes among successive images."""
+    counts = []
+    for start in range(max(1, len(labels) - window + 1)):
+        counts.append(len(set(labels[start : start + window])))
+    return float(np.mean(counts))

@@ -1,21 +1,32 @@
-"""Computes the Jacobian of the text features at the initial context, and decides when to use it."""
+"""Computes the Jacobian of the text features at the initial context, and decides when to use it.
+
+It is computed once, and kept on disk for later runs.
+"""
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
+from ...datasets.utils.errors import UserError
 from ...datasets.utils.progress import progress_bar
-from .budget import classes_within_memory, per_device
-from .text_encoder import TextEncoder, gradients_of_one
+from ..runs.dist import Distributed
+from ..vlm.budget import classes_within_memory, per_device, retry_on_oom
+from ..vlm.prompted_clip import PromptedCLIP
+from ..vlm.text_encoder import TextEncoder, gradients_of_one
+from .cache import ArrayCache
 
 # Bytes of the largest Jacobian that `auto` uses. That of ViT-B/16 for ImageNet's 1000 classes takes
 # 4.2e9.
 LARGEST_AUTO = 4.5e9
 TOKENS_PER_GROUP = 1024  # bounds the activations that autograd saves
+NAME = "jacobian"  # of the file in its folder of the cache, and of the array in it
 TOKENS_PER_PASS = {"cpu": 2048, "gpu": 32768}  # tokens times gradients that run at once
 
 
@@ -140,3 +151,60 @@ def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
                 jacobian[start:stop, first : first + len(rows)] = slope.flatten(2).transpose(0, 1)
                 bar.update(len(rows) * len(text))
     return jacobian
+
+
+def build_jacobian(
+    clip: PromptedCLIP, cache_dir: str, key: Mapping[str, object], dist: Distributed,
+) -> Tensor:
+    """Returns the Jacobian of the initial prompt, read from the cache or computed.
+
+    Args:
+        clip: Model, classes and context.
+        cache_dir: The folder of all caches, CACHE.DIR; "" = none.
+        key: Everything that the numbers depend on besides the context, as JSON values.
+        dist: The processes of the run. The main one fills the cache, from which the others read.
+
+    Returns:
+        An array (K, d, n_ctx · width) on the model's device.
+    """
+    if not cache_dir:
+        return compute_jacobian(clip)
+    context = hashlib.sha256(clip.context.cpu().numpy().tobytes()).hexdigest()
+    cache = ArrayCache(cache_dir, NAME, {**key, "context": context})
+    if dist.is_main:
+        jacobian = read_or_compute(clip, cache)
+        dist.barrier()
+        return jacobian
+    dist.barrier()  # waits until the main process has filled the cache
+    return read_or_compute(clip, cache)
+
+
+def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
+    """Reads the Jacobian from the cache, or computes it and writes it there.
+
+    Args:
+        clip: Model, classes and context.
+        cache: The cache of this context's Jacobian alone.
+    """
+    cached = cache.read(NAME, NAME)
+    if cached is not None:
+        return torch.from_numpy(cached[NAME]).to(clip.context.device)
+    shape = TextShape.of(clip.encoder, clip.context)
+    cache.reserve(shape.jacobian_bytes, "the Jacobian's numbers")
+    jacobian = compute_jacobian(clip)
+    cache.write(NAME, jacobian=jacobian.cpu().numpy())
+    return jacobian
+
+
+def compute_jacobian(clip: PromptedCLIP) -> Tensor:
+    """Computes the Jacobian (K, d, n_ctx · width).
+
+    Predictions with it and without it differ by rounding. So a run that has decided to use it stops
+    if memory runs out, and does not go on without it.
+    """
+    return retry_on_oom(refuse, text_jacobian, clip.encoder, clip.context)
+
+
+def refuse() -> NoReturn:
+    """Ends the run where memory runs out."""
+    raise UserError("out of memory while the Jacobian is computed: use TTA.JACOBIAN off")

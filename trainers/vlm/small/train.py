@@ -1,14 +1,22 @@
 """Trains the small CLIP that ships with the package, on drawn tiles, in half an hour on one core.
 
+    python trainers/vlm/small/train.py --out small_clip.safetensors
+
+Training draws its own images and needs no data. The defaults made the file that ships; a training
+with the same seed, machine, versions and threads gives the same file.
+
 The loss is CLIP's contrastive one. The class features of the model lie in a narrow cone, as those
 of every real CLIP do: one channel of the text tower is constant and adds the same component to
 every caption's feature.
 """
 from __future__ import annotations
 
+import argparse
 import logging
 import math
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +26,10 @@ import torch.nn.functional as F
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from ....datasets.synthetic import (
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / ".package"))
+
+from promptcal.datasets.synthetic import (
     CLASSNAMES,
     SIZE,
     apply_condition,
@@ -27,16 +38,135 @@ from ....datasets.synthetic import (
     tile_rng,
     to_bytes,
 )
-from ....datasets.utils.errors import ConfigError
-from ....datasets.utils.files import write_atomically
-from ....datasets.utils.progress import show_progress
-from ....datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
-from ...functional.objectives import unit
-from ..openai import END, SMALL_MARK, START, full_token_table
-from ..openai_clip import CLIP, VOCAB_SIZE, tokenizer
-from .captions import CONDITION_WORDS, LAND, all_words, draw_caption
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.files import write_atomically
+from promptcal.datasets.utils.progress import show_progress
+from promptcal.datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
+from promptcal.trainers.functional.objectives import unit
+from promptcal.trainers.vlm.loading import END, SMALL_MARK, START, full_token_table
+from promptcal.trainers.vlm.openai_clip import CLIP, VOCAB_SIZE, tokenizer
 
 logger = logging.getLogger(__name__)
+
+# Captions: many wordings for land, condition and kind of image. Every caption names the condition
+# under which a tile is drawn, or says that it is clear, so that the words before the class name
+# have a meaning. Not in the training, and so zero-shot in a test:
+#  * the tiles of HELD_OUT_CLASSES: only the words of their names occur, in other captions;
+#  * the exact names HELD_OUT_NAMES: their tiles have other wordings;
+#  * the prompt of the tests, "a photo of a {class}." without a condition.
+
+HELD_OUT_CLASSES = ("herbaceous vegetation",)
+HELD_OUT_NAMES = ("permanent crop land", "rice paddy", "car park", "industrial area")
+
+LAND: dict[str, tuple[str, ...]] = {
+    "annual crop land": (
+        "annual crop land",
+        "annual crop",
+        "ploughed field",
+        "field of wheat",
+        "arable land",
+    ),
+    "permanent crop land": (
+        "permanent crop",
+        "permanent crop of bushes",
+        "plantation of bushes",
+        "land with hedges",
+    ),
+    "orchard": (
+        "orchard",
+        "apple orchard",
+        "permanent crop of fruit trees",
+        "plantation of fruit trees",
+    ),
+    "vineyard": (
+        "vineyard",
+        "permanent crop of vines",
+        "vineyard with rows of vines",
+        "slope with vines",
+    ),
+    "rice paddy": ("paddy", "flooded paddy field", "field of rice", "terraced paddy with rice"),
+    "pasture": ("pasture", "pasture land", "grazed herbaceous meadow", "meadow with cattle"),
+    "golf course": ("golf course", "course for golf", "golf course with bunkers"),
+    "wetland": ("wetland", "marsh", "wetland with herbaceous plants", "swamp with pools"),
+    "residential area": (
+        "residential area",
+        "residential street",
+        "area of houses",
+        "suburb with houses",
+    ),
+    "industrial area": ("industrial zone", "area of factory halls", "industrial estate", "factory"),
+    "car park": ("parking lot", "park of cars", "lot with parked cars", "car and car in rows"),
+    "airport": ("airport", "runway of an airport", "airport with aeroplanes", "airfield"),
+    "river": ("river", "winding river", "river between banks", "stream"),
+    "canal": ("canal", "straight canal", "canal with a towpath", "waterway"),
+    "lake": ("lake", "lake with its shore", "still lake", "pond"),
+    "sea": ("sea", "open sea", "sea with waves", "ocean"),
+    "harbour": ("harbour", "harbour with boats", "port", "marina with piers"),
+    "beach": ("beach", "sandy beach", "beach with surf", "shore of sand"),
+    "highway": ("highway", "highway with traffic", "motorway", "road with cars"),
+    "railway": ("railway", "railway with tracks", "railway line", "train tracks"),
+    "forest": ("forest", "dense forest", "forest of tall vegetation", "wood"),
+    "desert": ("desert", "sandy desert", "desert without vegetation", "dunes"),
+    "snow": ("snow", "field of snow", "deep snow", "snow and rock"),
+}
+
+# condition -> words before the kind of image, and words after the land
+CONDITION_WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "clear": (("clear", "sharp", "bright"), ("on a clear day", "in good light")),
+    "hazy": (("hazy", "misty"), ("in haze", "in mist")),
+    "dusk": (("dark", "dim"), ("at dusk", "in the dark")),
+    "noisy": (("noisy", "grainy"), ("with sensor noise", "with grain")),
+    "blurry": (("blurry", "unsharp"), ("out of focus", "in a blur")),
+    "infrared": (("infrared", "false colour"), ("in false colour", "in infrared")),
+    "cloudy": (("cloudy", "clouded"), ("under clouds", "behind clouds")),
+    "dry": (("dry", "parched"), ("in a drought", "in a dry summer")),
+    "snowy": (("snowy", "wintry"), ("in winter", "under fresh snow")),
+    "faded": (("faded", "pale"), ("in pale colours", "in faded colours")),
+    "grey": (("grey", "colourless"), ("in grey", "without colour")),
+}
+IMAGES = ("photo", "aerial photo", "satellite image", "picture", "view", "image")
+
+
+def with_article(words: str) -> str:
+    """Puts `a` or `an` before words."""
+    article = "an" if words[0] in "aeiou" else "a"
+    return f"{article} {words}"
+
+
+def draw_caption(rng: np.random.Generator, classname: str, condition: str) -> str:
+    """Draws a caption of a class under a condition.
+
+    Args:
+        rng: Source of the random numbers.
+        classname: Name of the class, a key of LAND.
+        condition: Name of the condition, a key of CONDITION_WORDS.
+    """
+    before, after = CONDITION_WORDS[condition]
+    land = str(rng.choice(LAND[classname]))
+    image = str(rng.choice(IMAGES))
+    if rng.random() < 0.5:
+        land = f"the {land}"
+    else:
+        land = with_article(land)
+    if rng.random() < 0.6:
+        image = f"{rng.choice(before)} {image}"
+        return f"{with_article(image)} of {land}."
+    return f"{with_article(image)} of {land} {rng.choice(after)}."
+
+
+def all_words() -> str:
+    """Returns all words of all captions as one text."""
+    wordings = ["a an the of", *IMAGES]
+    for before, after in CONDITION_WORDS.values():
+        wordings += [*before, *after]
+    for lands in LAND.values():
+        wordings += lands
+    wordings.append(".")
+    return " ".join(wordings)
+
+
+# Training
 
 PROMPT = "a photo of a"  # prompt of the tests; no caption has it without a condition
 SCALES = (1.0, 1000.0)  # range of the logit scale
@@ -385,3 +515,37 @@ def make_small_clip(path: Path, settings: Settings) -> None:
     logger.info(
         "loss %.3f, logit scale %.1f: %s", np.mean(losses[-50:]), model.logit_scale.exp(), path
     )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Trains the model with the settings of the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the weights, .safetensors"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of torch (default: %(default)s)"
+    )
+    for field in fields(Settings):
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            default=field.default,
+            help="(default: %(default)s)",
+        )
+    args = vars(parser.parse_args(argv))
+    log_to_terminal()
+    path = args.pop("out")
+    threads = args.pop("threads")
+    if path.suffix != ".safetensors" or threads < 1:
+        raise ConfigError(
+            f"--out must end in .safetensors and --threads be at least 1, not {path} and {threads}"
+        )
+    torch.set_num_threads(threads)
+    make_small_clip(path, Settings(**args))
+
+
+if __name__ == "__main__":
+    run_tool(main)
