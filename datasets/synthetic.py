@@ -9,7 +9,8 @@ The numbers in it are chosen by eye. The order in which random numbers are drawn
 where two lines change places, every tile after them is another one (GENERATOR_VERSION).
 
 Masks are (BOARD, BOARD) arrays from 0 to 1, colours are triples from 0 to 1, and tiles are
-(SIZE, SIZE, 3) floats from 0 to 1.
+(SIZE, SIZE, 3) floats from 0 to 1. On the board, lengths, widths and radii are in pixels, centres
+are coordinates (x, y), and angles and directions are in radians.
 """
 from __future__ import annotations
 
@@ -186,12 +187,7 @@ def apply_condition(condition: str, image: Array, rng: Generator, strength: floa
 
 
 def rotated(image: Array, rng: Generator) -> Array:
-    """Rotates a tile by any angle and enlarges it a little, with mirrored corners.
-
-    Args:
-        image: A tile, floats from 0 to 1.
-        rng: The tile's generator.
-    """
+    """Rotates a tile by any angle and enlarges it a little, with mirrored corners."""
     pad = SIZE // 2
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="reflect")
     wide = Image.fromarray(to_bytes(padded))
@@ -243,11 +239,6 @@ def shifted_tile(split: str, classname: str, number: int) -> Array:
 
     It may be rotated, mixed with another class, have a colour cast, and be under strong conditions.
 
-    Args:
-        split: Name of the split: `train`, `val` or `test`.
-        classname: Name of the class, from CLASSNAMES.
-        number: Number of the image within split and class, from 0.
-
     Returns:
         The tile, uint8 (SIZE, SIZE, 3).
     """
@@ -298,12 +289,7 @@ def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Arra
 
 
 def blurred(image: Array, radius: float) -> Array:
-    """Averages an image over a disc with a soft edge. Beyond the image its border is repeated.
-
-    Args:
-        image: The image, (SIZE, SIZE, 3).
-        radius: Radius of the disc, in pixels.
-    """
+    """Averages an image over a disc with a soft edge. Beyond the image its border is repeated."""
     reach = int(np.ceil(radius))
     padded = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
     offsets = np.arange(-reach, reach + 1)
@@ -389,12 +375,6 @@ def board_points(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarr
 def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
     """Returns the corners of a rotated rectangle.
 
-    Args:
-        centre: Centre in board coordinates.
-        length: Number of pixels along `angle`.
-        width: Number of pixels across it.
-        angle: Angle in radians.
-
     Returns:
         The coordinates x and y, (4, 2).
     """
@@ -450,12 +430,7 @@ class Board:
     def axes(
         self, angle: float, centre: Any = (BOARD / 2, BOARD / 2),
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns coordinates of all pixels along and across a direction, in pixels from a centre.
-
-        Args:
-            angle: Angle of the direction, in radians.
-            centre: Centre in board coordinates.
-        """
+        """Returns coordinates of all pixels along and across a direction, from a centre."""
         x = self.x - centre[0]
         y = self.y - centre[1]
         return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
@@ -499,13 +474,7 @@ class Board:
         self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)
 
     def strip(self, distance: np.ndarray, width: float, colour: Colour) -> None:
-        """Draws a road or the like around a line.
-
-        Args:
-            distance: Distance of each pixel from the line, (BOARD, BOARD).
-            width: Width in pixels.
-            colour: The colour.
-        """
+        """Draws a road or the like around a line."""
         self.paint(smooth(distance, width / 2 + 0.5, width / 2 - 0.5), colour)
 
     def shade(self, amount: np.ndarray) -> None:
@@ -555,13 +524,7 @@ class Board:
         return self.mask("ellipse", np.hstack([centres - radii, centres + radii]))
 
     def trees(self, centres: np.ndarray, radii: np.ndarray, green: Colour) -> None:
-        """Draws round crowns with their shadows, lit from one side.
-
-        Args:
-            centres: Centres in board coordinates, (n, 2).
-            radii: Radii in pixels, (n,).
-            green: The colour of all crowns.
-        """
+        """Draws round crowns with their shadows, lit from one side."""
         crowns = self.discs(centres, radii)
         self.stand(crowns, green, float(np.mean(radii)) * 1.1)
         towards_sun = 0.35 * radii[:, None] * (np.cos(self.sun), np.sin(self.sun))
@@ -767,13 +730,7 @@ class Land(Board):
         self.paint(smooth(np.abs(self.noise(3, 2) - 0.5), 0.035, 0.02), water)
 
     def cars(self, points: np.ndarray, angle: float, length: float) -> None:
-        """Draws cars at the points, all along one direction, in several colours.
-
-        Args:
-            points: Centres in board coordinates, (n, 2).
-            angle: Direction of the cars, in radians.
-            length: Length of a car, in pixels.
-        """
+        """Draws cars at the points, all along one direction, in several colours."""
         for number, colour in enumerate(CAR):
             mask = self.boxes(points[number::len(CAR)], length, length * 0.5, angle)
             self.paint(mask, self.colour(colour, spread=0.05))
@@ -1032,13 +989,7 @@ class Land(Board):
             self.vessels(position, course, length)
 
     def vessels(self, centres: np.ndarray, angles: np.ndarray, length: float) -> None:
-        """Draws boats with a pointed bow, most of them white, and a darker cabin.
-
-        Args:
-            centres: Centres in board coordinates, (n, 2).
-            angles: Directions of the bows, in radians, (n,).
-            length: Length of a boat, in pixels.
-        """
+        """Draws boats with a pointed bow, most of them white, and a darker cabin."""
         hulls = []
         cabins = []
         for centre, angle in zip(centres, angles, strict=True):

@@ -54,9 +54,7 @@ class ConstantWarmup(LRScheduler):
             super().step(epoch)
 
 
-def sgd_with_warmup(
-    learner: nn.Module, epochs: int, warmup: int = 1
-) -> tuple[torch.optim.SGD, LRScheduler]:
+def sgd_with_warmup(learner: nn.Module, epochs: int, warmup: int = 1) -> tuple[torch.optim.SGD, LRScheduler]:
     """CoOp's optimizer and, as Dassl builds it, its scheduler."""
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.002, momentum=0.9, weight_decay=5e-4)
     cosine = CosineAnnealingLR(optimizer, float(epochs))
@@ -78,9 +76,7 @@ def save_as_dassl(
     scheduler.step()
     with torch.no_grad():
         learner.ctx.copy_(before)
-    path = (
-        directory / "prompt_learner" / ("model-best.pth.tar" if best else f"model.pth.tar-{epoch}")
-    )
+    path = (directory / "prompt_learner" / ("model-best.pth.tar" if best else f"model.pth.tar-{epoch}"))
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({
         "state_dict": learner.state_dict(), "epoch": epoch, "optimizer": optimizer.state_dict(),

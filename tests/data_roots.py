@@ -5,9 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+from promptcal.datasets import build_dataset
 from promptcal.datasets.base import Datum
 from promptcal.datasets.imagenet_c import CorruptedDataset
+from promptcal.datasets.utils.errors import DataError
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -86,6 +89,12 @@ def classnames_of(items: Iterable[Datum]) -> list[str]:
 
 def groups_of(items: Iterable[Datum]) -> list[str]:
     return [item.group for item in items]
+
+
+def refused(message: str, *arguments: object, **options: object) -> None:
+    """`build_dataset` with these arguments raises a DataError whose message matches."""
+    with pytest.raises(DataError, match=message):
+        build_dataset(*arguments, **options)
 
 
 def picture(path: Path, shade: int = 0, number: int = 102) -> Path:

@@ -3,16 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from promptcal.trainers.experiments.definition import Experiment, read_experiment
-from promptcal.trainers.experiments.finished_runs import FinishedRuns
-from promptcal.trainers.experiments.layouts.build import build_layout
-from promptcal.trainers.experiments.outcome import Outcome, measure_runs, write_outcome
-from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.outcome import Outcome, build_layout, measure_runs, write_outcome
+from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.experiments.planned_run import PlannedRun
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.verify import Verification
 from promptcal.trainers.registry import method_info
 from promptcal.trainers.report import published
+from promptcal.trainers.report.measure import Measured
 
 from made_runs import make_run, numbered
 
@@ -69,8 +69,22 @@ def outcome_of(tmp_path: Path, name: str, *args: object, **kwargs: object) -> Ou
     return write_outcome(experiment, workspace, plan, {}, {})
 
 
+class FinishedRuns(NamedTuple):
+    """An experiment with made-up runs, which are measured."""
+
+    experiment: Experiment
+    workspace: Workspace
+    plan: list[PlannedRun]
+    runs: list[Measured]
+
+    @property
+    def verification(self) -> Verification:
+        return Verification(self.experiment, self.runs, self.workspace.demo)
+
+
 def finished_runs(tmp_path: Path, name: str, *args: object, **kwargs: object) -> FinishedRuns:
     """The measured runs of an experiment; arguments as for `plan_of`."""
     experiment, workspace, plan = plan_of(tmp_path, name, *args, **kwargs)
     layout = build_layout(experiment, workspace)
-    return measure_runs(experiment, workspace, plan, {}, layout, {})[0]
+    measured = measure_runs(workspace, plan, {}, layout, {})
+    return FinishedRuns(experiment, workspace, plan, measured.test)

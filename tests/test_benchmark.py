@@ -7,7 +7,7 @@ import torch
 from promptcal.tools import far_device, measuring
 from promptcal.tools.measuring import class_names, random_clip
 from promptcal.trainers import reference
-from promptcal.trainers.experiments.layouts.penalties import CLOSED_FORM, REGULARISERS
+from promptcal.trainers.experiments.studies import CLOSED_FORM, REGULARISERS
 from promptcal.trainers.functional.objectives import orthogonality, pair_similarities
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,19 +15,14 @@ from common import run_tool
 from reference_family import cubic_orthogonality
 
 PAPER_WIDTH = 768  # the SoC paper counts operations for ViT-L/14
-FUNCTIONS = {
-    ("OTPT", ""): cubic_orthogonality,
-    ("OTPT", CLOSED_FORM): orthogonality,
-    ("SoC", ""): pair_similarities,
-}
+FUNCTIONS = {("OTPT", ""): cubic_orthogonality, ("OTPT", CLOSED_FORM): orthogonality, ("SoC", ""): pair_similarities}
 
 
 @pytest.mark.slow
 def test_it_prints_a_table_and_writes_json(tmp_path, image_folder, monkeypatch):
     monkeypatch.setattr(measuring, "MIN_SECONDS", 1e-9)
-    done = run_tool(
-        "benchmark.py", "--quick", "--backbone", "tiny", "--classes", 5, "--photos", image_folder,
-        "--json", tmp_path / "b.json")
+    done = run_tool("benchmark.py", "--quick", "--backbone", "tiny", "--classes", 5, "--photos", image_folder,
+                    "--json", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "b.json").read_text())
     assert {"processor", "cores", "load", "versions"} <= set(content["machine"])

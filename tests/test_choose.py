@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import expand
+from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.experiments.planned_run import work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
-from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report.choices import choice_tables, refers_to
 from promptcal.trainers.report.export import export_runs
 

@@ -5,6 +5,7 @@ Installed alone, without a checkout, it does all that a checkout does.
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,28 +29,25 @@ from processes import Process
 
 def test_every_tool_is_a_command(capsys):
     scripts = [file for file in (PROJECT / "tools").glob("*.py") if "def main(" in file.read_text()]
-    assert {command_of(file.stem) for file in scripts} == {*COMMANDS, "command", "train-small-clip"}
+    assert {command_of(file.stem) for file in scripts} == {*COMMANDS, "command"}
     assert main([]) == 2
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert summary(name) and f"\n  {name}" in out and summary(name) in out
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "train-small-clip"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_scripts(name):
-    script = f"{module_of(name)}.py"
-    process = Process(script, "--help")
+    process = Process(f"{module_of(name)}.py", "--help")
     out, complaint = process.communicate()
-    assert process.returncode == 0 and f"usage: {script}" in out, complaint
+    assert process.returncode == 0 and f"usage: {module_of(name)}.py" in out, complaint
 
 
-@pytest.mark.parametrize(("given", "meant"), [
-    ("trian", "train"), ("check_dat", "check-data"), ("zzz", ""),
-])
-def test_an_unknown_command_gets_the_nearest(given, meant):
-    with pytest.raises(UnknownNameError, match=f"unknown command '{given}'") as error:
-        main([given])
-    assert not meant or f"Did you mean '{meant}'?" in str(error.value)
+def test_an_unknown_command_gets_the_nearest():
+    answers = {"trian": " Did you mean 'train'?", "check_dat": " Did you mean 'check-data'?", "zzz": ""}
+    for given, answer in answers.items():
+        with pytest.raises(UnknownNameError, match=re.escape(f"unknown command '{given}'.{answer} Known: ")):
+            main([given])
 
 
 def test_examples_are_shown_as_they_can_be_typed(capsys, monkeypatch):
@@ -133,14 +131,8 @@ def test_a_release_installed_alone_does_everything(tmp_path, image_folder, clip_
         server.files = {COOP_PROMPTS.name: pack.getvalue()}
         jobs = {  # arguments, and what the command prints
             "demo": (["--images", 2, "--out", "demo"], "SoC"),
-            "train": (
-                [
-                    "--trainer", "SoC", "--dataset-config-file", "image_folder",
-                    "--root", image_folder, "--backbone", "small", "--output-dir", "run",
-                    "TTA.VIEWS=8", "TTA.SELECT=0.25",
-                ],
-                "SoC",
-            ),
+            "train": (["--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", image_folder,
+                       "--backbone", "small", "--output-dir", "run", "TTA.VIEWS=8", "TTA.SELECT=0.25"], "SoC"),
             "report": (["run", "--no-figures"], "report.html"),
             "export": (["run", "--out", "shared"], "shared"),
             "predict": ([picture, "--classes", "forest", "river", "--backbone", "small"], "river"),

@@ -10,8 +10,7 @@ from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.build import CONFIGS
 from promptcal.trainers.config.settings import get_cfg_default, leaves, run_path
 from promptcal.trainers.experiments.definition import add, read_experiment
-from promptcal.trainers.experiments.plan import expand, select
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.plan import Workspace, expand, select
 
 
 def write(path: Path, text: str) -> str:

@@ -35,8 +35,7 @@ Run = Callable[..., subprocess.CompletedProcess]
 
 
 def plugin(*args: object, cwd: Path = CHECKOUT, absent: str = "") -> subprocess.CompletedProcess:
-    """`python -m promptcal.trainers.dassl args` in a fork of this process, which has imported
-    torch."""
+    """`python -m promptcal.trainers.dassl args` in a fork of this process, which has imported torch."""
     def run() -> None:
         if absent:
             sys.modules[absent] = None  # importing it fails as if it were not installed
@@ -72,16 +71,14 @@ def train(tmp_path: Path, root: Path, clip_file: Path) -> Run:
 @pytest.mark.slow
 def test_as_a_user_types_it(tmp_path, root):
     command = [
-        sys.executable, "-m", "promptcal.trainers.dassl", "--dassl", STAND_IN, "train.py",
-        "--root", root, "--trainer", "Colour", "--dataset-config-file", "configs/folders.yaml",
-        "--output-dir", tmp_path / "run", "OPTIM.MAX_EPOCH", "1",
+        sys.executable, "-m", "promptcal.trainers.dassl", "--dassl", STAND_IN, "train.py", "--root", root, "--trainer",
+        "Colour", "--dataset-config-file", "configs/folders.yaml", "--output-dir", tmp_path / "run",
+        "OPTIM.MAX_EPOCH", "1",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=CHECKOUT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=CHECKOUT, env=environment)
     assert done.returncode == 0, done.stderr
-    assert "clip is the checkout's" in done.stdout
-    assert "* accuracy: " in done.stdout
+    assert "clip is the checkout's" in done.stdout and "* accuracy: " in done.stdout
 
 
 def test_the_checkouts_trainers_run_and_are_measured(train, tmp_path):
@@ -91,17 +88,14 @@ def test_the_checkouts_trainers_run_and_are_measured(train, tmp_path):
     assert "TPT is a trainer of this checkout; ours is --trainer PromptCalTPT" in done.stdout
 
     first = results_of(tmp_path / "colour")
-    expected = {"trainer": "Colour", "dataset": "Folders", "seed": 1, "n": 12, "split": "test"}
-    assert expected.items() <= first.items()
+    assert {"trainer": "Colour", "dataset": "Folders", "seed": 1, "n": 12, "split": "test"}.items() <= first.items()
     with np.load(tmp_path / "colour" / "predictions.npz") as predictions:
         confidence, correct = top_class(predictions["logits"], predictions["label"])
     assert first["ece"] == pytest.approx(100 * ece(confidence, correct))
     log = (tmp_path / "colour" / "log.txt").read_text()
     lines = log.split("Finish training\n")[-1].splitlines()
-    assert "=> result" in lines
-    assert f"* ece: {first['ece']:.2f}%" in lines
-    assert f"* ace: {first['ace']:.2f}%" in lines
-    assert f"* brier: {first['brier']:.4f}" in lines  # no percentage
+    brier = f"* brier: {first['brier']:.4f}"  # no percentage
+    assert {"=> result", f"* ece: {first['ece']:.2f}%", f"* ace: {first['ace']:.2f}%", brier} <= set(lines)
     assert 0 < first["brier"] < 2
 
     # The checkpoint contains a live scheduler, which torch refuses and we read as data.
@@ -112,8 +106,7 @@ def test_the_checkouts_trainers_run_and_are_measured(train, tmp_path):
 
 
 def test_our_trainers_run_in_dassls_registry(train, tmp_path, capsys):
-    command = (
-        "soc", "SoC", "--eval-only", *FEW_VIEWS, "TTA.OPTIM.LR", 0.004, "TRAINER.SOC.LAMBDA", 10)
+    command = ("soc", "SoC", "--eval-only", *FEW_VIEWS, "TTA.OPTIM.LR", 0.004, "TRAINER.SOC.LAMBDA", 10)
     train(*command)
     soc = results_of(tmp_path / "soc")
     expected = {"trainer": "SoC", "dataset": "Folders", "seed": 0, "n": 12}
@@ -131,12 +124,8 @@ def test_our_trainers_run_in_dassls_registry(train, tmp_path, capsys):
     assert results_of(tmp_path / "colour")["data_hash"] == soc["data_hash"]
     report([str(tmp_path), "--no-figures"])
     lines = capsys.readouterr().out.splitlines()
-    rows = []
-    for line in lines[lines.index("ECE (%)"):][:8]:
-        name = line.strip().partition(" ")[0].rstrip(",")
-        if name in ("Zero-shot", "SoC", "Colour"):
-            rows.append(name)
-    assert rows == ["Zero-shot", "SoC", "Colour"]
+    rows = [line.strip().partition(" ")[0].rstrip(",") for line in lines[lines.index("ECE (%)"):][:8]]
+    assert [name for name in rows if name in ("Zero-shot", "SoC", "Colour")] == ["Zero-shot", "SoC", "Colour"]
 
 
 def test_an_evaluation_replaces_no_run_of_ours(train, tmp_path):
@@ -153,17 +142,15 @@ def test_an_evaluation_replaces_no_run_of_ours(train, tmp_path):
 
 
 def test_runs_whose_images_are_not_known_are_shown_without_pairs(train, tmp_path, capsys):
-    train("known", "Colour", "--seed", 1)
-    train("unknown", "Shuffled", "--seed", 1)
-    train("smaller step", "Shuffled", "--seed", 1, "OPTIM.LR", 0.01)
+    for name, trainer, options in (
+        ("known", "Colour", ()), ("unknown", "Shuffled", ()), ("smaller step", "Shuffled", ("OPTIM.LR", 0.01)),
+    ):
+        train(name, trainer, "--seed", 1, *options)
     capsys.readouterr()
     report([str(tmp_path), "--no-figures"])
-    shown = capsys.readouterr().out
-    assert "left out" not in shown
+    assert "left out" not in capsys.readouterr().out
     tables = (tmp_path / "report" / "tables.md").read_text()
-    rows = [line for line in tables.splitlines() if line.startswith("| Shuffled")]
-    assert rows
-    assert "→ Shuffled" not in tables
+    assert "\n| Shuffled" in tables and "→ Shuffled" not in tables
     assert "Folders, 12 images (not known by content)" in tables
 
 
@@ -183,41 +170,26 @@ def test_coops_prompts_are_found_and_trained(train, tmp_path, clip_model):
     assert (settings["OPTIM.LR"], settings["OPTIM.WARMUP_EPOCH"]) == (0.1, 1)
     assert (tmp_path / "coop" / "prompt_learner" / "model.pth.tar-2").is_file()
     lines = (tmp_path / "coop" / "log.txt").read_text().splitlines()
-    positions = [
-        lines.index(line) for line in ("Finish training", "Finished training", "=> result")
-    ]
+    positions = [lines.index(line) for line in ("Finish training", "Finished training", "=> result")]
     assert positions == sorted(positions)
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (["nowhere.py"], "no nowhere.py here"),
-    (["--dassl", "configs", "train.py"],
-     "--dassl configs: there is no dassl/__init__.py in this folder; give the "),
-    (["train.py"], "Dassl is not installed: clone Dassl.pytorch and give its folder"),
-])
-def test_user_errors_get_one_line(args, message):
-    done = plugin(*args)
-    assert done.returncode == 2
-    assert message in done.stderr.splitlines()[-1], done.stderr
-
-
-def test_a_setting_that_cannot_work_gets_one_line(train):
-    done = train("refused", "SoC", "TTA.SELECT", 2.0, status=2)
+def test_user_errors_get_one_line(train):
+    mistakes = {
+        "no nowhere.py here": ["nowhere.py"],
+        "--dassl configs: there is no dassl/__init__.py in this folder; give the ": ["--dassl", "configs", "train.py"],
+        "Dassl is not installed: clone Dassl.pytorch and give its folder": ["train.py"],
+    }
+    for message, args in mistakes.items():
+        done = plugin(*args)
+        assert done.returncode == 2
+        assert message in done.stderr.splitlines()[-1], done.stderr
+    done = train("refused", "SoC", "TTA.SELECT", 2.0, status=2)  # a setting that cannot work
     assert "TTA.SELECT is 2.0" in done.stderr.splitlines()[-1]
 
 
-NEEDS_SKLEARN = "error: Dassl needs sklearn, which is not installed: pip install "
-
-
-def test_a_package_that_dassl_needs_gets_one_line():
-    done = plugin("--dassl", STAND_IN, "train.py", "--trainer", "Colour", absent="sklearn")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(NEEDS_SKLEARN)
-    assert "[dassl]" in line
-
-
-def test_a_script_that_imports_the_plugin_itself_gets_the_same_line(tmp_path):
+@pytest.mark.parametrize("imports_plugin_itself", [False, True])
+def test_a_package_that_dassl_needs_gets_one_line(tmp_path, imports_plugin_itself):
     script = tmp_path / "own.py"
     script.write_text("from promptcal.trainers.dassl import plugin\n")
 
@@ -226,10 +198,13 @@ def test_a_script_that_imports_the_plugin_itself_gets_the_same_line(tmp_path):
         sys.path.insert(0, str(STAND_IN))
         runpy.run_path(str(script), run_name="__main__")
 
-    done = forked(run_script)
+    if imports_plugin_itself:
+        done = forked(run_script)
+    else:
+        done = plugin("--dassl", STAND_IN, "train.py", "--trainer", "Colour", absent="sklearn")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith(NEEDS_SKLEARN)
+    assert line.startswith("error: Dassl needs sklearn, which is not installed: pip install ") and "[dassl]" in line
 
 
 @pytest.mark.parametrize(("installed", "first"), [((), "wilds"), (("wilds", "pandas"), "logging")])

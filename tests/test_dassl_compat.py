@@ -23,30 +23,18 @@ from folders import results_of
 
 # A trainer yaml of CoOp's, with a few keys of MaPLe, KgCoOp and ProGrad, which are based on it.
 COOPS_YAML = """
-DATALOADER:
-  TRAIN_X: {BATCH_SIZE: 24}
-  TEST: {BATCH_SIZE: 100}
-  NUM_WORKERS: 0
+DATALOADER: {TRAIN_X: {BATCH_SIZE: 24}, TEST: {BATCH_SIZE: 100}, NUM_WORKERS: 0}
 INPUT:
   SIZE: (224, 224)
   INTERPOLATION: "bicubic"
   PIXEL_MEAN: [0.48145466, 0.4578275, 0.40821073]
   PIXEL_STD: [0.26862954, 0.26130258, 0.27577711]
   TRANSFORMS: ["random_resized_crop", "random_flip", "normalize"]
-OPTIM:
-  NAME: "sgd"
-  LR: 0.003
-  MAX_EPOCH: 2
-  LR_SCHEDULER: "cosine"
-  WARMUP_EPOCH: 1
-  WARMUP_TYPE: "constant"
-  WARMUP_CONS_LR: 1e-5
+OPTIM: {NAME: "sgd", LR: 0.003, MAX_EPOCH: 2, LR_SCHEDULER: "cosine", WARMUP_EPOCH: 1, WARMUP_TYPE: "constant",
+        WARMUP_CONS_LR: 1e-5}
 TRAIN: {PRINT_FREQ: 5}
 MODEL: {BACKBONE: {NAME: "RN50"}}
-TRAINER:
-  COOP: {PREC: "fp32", W: 8.0, CTX_INIT: True}
-  COCOOP: {N_CTX: 4}
-  MAPLE: {PROMPT_DEPTH: 9}
+TRAINER: {COOP: {PREC: "fp32", W: 8.0, CTX_INIT: True}, COCOOP: {N_CTX: 4}, MAPLE: {PROMPT_DEPTH: 9}}
 LOSS: {NAME: prograd}
 """
 
@@ -93,17 +81,14 @@ def test_its_schedule_is_for_methods_that_are_trained(coops, logged):
 
 @pytest.mark.parametrize(("opts", "key", "value"), [
     (["USE_CUDA", "False"], "DEVICE", "cpu"),
-    (["USE_CUDA", True], "DEVICE", "auto"),
     (["TRAINER.COOP.PREC", "amp"], "MODEL.PREC", "fp16"),
     (["INPUT.SIZE", "64"], "INPUT.SIZE", 64),
     (["INPUT.SIZE", "(64, 64)"], "INPUT.SIZE", 0),
     (["DATASET.SOURCE_DOMAINS", "()"], "SEED", 0),
-    (["TTA.STEPS=2"], "TTA.STEPS", 2),
     (["TTA.STEPS=2", "SEED", "3"], "SEED", 3),
     (["PROMPT.CTX_INIT", "a=b"], "PROMPT.CTX_INIT", "a=b"),
     (["PROMPT.CTX_INIT=a = b"], "PROMPT.CTX_INIT", "a = b"),
     (["TRAINER.COOP.CTX_INIT", True], "TRAINER.COOP.CTX_INIT", "a photo of a"),
-    (["TRAINER.COOP.CTX_INIT", False], "TRAINER.COOP.CTX_INIT", ""),
     (["TRAINER.COOP.CTX_INIT", "False"], "TRAINER.COOP.CTX_INIT", ""),
     (["TRAINER.COOP.CTX_INIT", "on"], "TRAINER.COOP.CTX_INIT", "on"),
 ])
@@ -112,16 +97,14 @@ def test_values_of_coops(opts, key, value):
 
 
 @pytest.mark.parametrize(("opts", "message"), [
-    (["OPTIM.LR_SCHEDULER", "single_step"],
-     "OPTIM.LR_SCHEDULER single_step in the command is not offered here: "),
+    (["OPTIM.LR_SCHEDULER", "single_step"], "OPTIM.LR_SCHEDULER single_step in the command is not offered here: "),
     (["OPTIM.WARMUP_TYPE", "linear"], "it must be 'constant', or left out"),
     (["TEST.FINAL_MODEL", "best_val"], "TEST.FINAL_MODEL best_val in the command is not offered"),
     (["TEST.NO_TEST", "True"], "it must be False, or left out"),
     (["DATASET.SOURCE_DOMAINS", "['art']"], "is not offered here: it must be '', or left out"),
     (["MODEL.HEAD.NAME", "mlp"], "MODEL.HEAD.NAME mlp in the command is not offered here"),
     (["TRAINER.COOP.PREC", "int8"], "must be 'fp16' or 'amp' or 'fp32'"),
-    (["USE_CUDA", "[1]"],
-     "USE_CUDA [1] in the command is not offered here: it must be True or False"),
+    (["USE_CUDA", "[1]"], "USE_CUDA [1] in the command is not offered here: it must be True or False"),
     (["INPUT.SIZE", "many"], "INPUT.SIZE in the command must be of type int"),
     (["TTA.STEPS="], "TTA.STEPS in the command must be of type int"),
     (["TRAINER.NAME", "MaPLe"], "MaPLe is not a promptcal trainer: run it in its own checkout"),
@@ -141,25 +124,19 @@ def test_all_unknown_keys_are_named_at_once(tmp_path):
     assert str(error.value) == (
         f"unknown key 'TTA.STEPZ' in {file}. Did you mean 'TTA.STEPS'? unknown key 'FOO.BAR' in {file}. "
         f"unknown key 'DATASET.SHOTS' in {file}. Did you mean 'DATASET.NUM_SHOTS'? "
-        f"unknown key 'TTA.LR' in the command. Did you mean 'OPTIM.LR'?"
-    )
+        f"unknown key 'TTA.LR' in the command. Did you mean 'OPTIM.LR'?")
 
 
-@pytest.mark.parametrize("name", [
-    "configs/datasets/dtd.yaml", "configs/datasets/dtd", "dtd", "dtd.yaml", "DescribableTextures",
-])
-def test_a_data_set_by_any_name(name, tmp_path, monkeypatch):
+def test_a_data_set_by_any_name(tmp_path, monkeypatch):
+    """A yaml file of a checkout has only a name."""
     (tmp_path / "dtd").mkdir()  # the data set's own folder may be here
-    monkeypatch.chdir(tmp_path)
-    cfg = build_cfg("SoC", name)
-    assert (cfg.DATASET.NAME, cfg.TTA.AUGMIX) == ("DescribableTextures", "on")
-
-
-def test_a_data_set_file_of_a_checkout_has_only_a_name(tmp_path):
     (tmp_path / "imagenet_a.yaml").write_text('DATASET:\n  NAME: "ImageNetA"\n')
-    cfg = build_cfg("SoC", str(tmp_path / "imagenet_a.yaml"))
-    assert cfg.TRAINER.SOC.LAMBDA == 14
-    assert build_cfg("SoC", "imagenet_a").TRAINER.SOC.LAMBDA == 14
+    monkeypatch.chdir(tmp_path)
+    for name in ("configs/datasets/dtd.yaml", "configs/datasets/dtd", "dtd", "dtd.yaml", "DescribableTextures"):
+        cfg = build_cfg("SoC", name)
+        assert (cfg.DATASET.NAME, cfg.TTA.AUGMIX) == ("DescribableTextures", "on")
+    for name in (str(tmp_path / "imagenet_a.yaml"), "imagenet_a"):
+        assert build_cfg("SoC", name).TRAINER.SOC.LAMBDA == 14
 
 
 ONE_YAML_EACH = "Leave it out: each trainer has its own yaml; see --backbone."
@@ -180,12 +157,9 @@ def test_a_file_that_is_not_here(option, name, remedy):
 
 
 @pytest.mark.parametrize(("name", "backbone", "epochs", "words"), [
-    ("vit_b16", "ViT-B/16", 200, ""),
-    ("vit_b16_ctxv1", "ViT-B/16", 200, "a photo of a"),
     ("vit_b16_ep100_ctxv1", "ViT-B/16", 100, "a photo of a"),
     ("vit_b32_ep50", "ViT-B/32", 50, ""),
     ("rn50", "RN50", 200, ""),
-    ("rn101_ep50", "RN101", 50, ""),
 ])
 def test_names_of_coops_files_stand_for_their_settings(name, backbone, epochs, words, logged):
     file = f"configs/trainers/CoOp/{name}.yaml"
@@ -219,8 +193,7 @@ def test_a_file_of_that_name_is_read_and_other_trainers_files_are_refused(tmp_pa
 def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
     """Commands as in CoOp's scripts, with paths of a CoOp checkout that are not here.
 
-    The first one is typed as it stands there: `python` in PATH adds weights that are in the
-    repository's tests.
+    The first one is typed as it stands there: `python` in PATH adds weights of the repository's tests.
     """
     data = tmp_path / "data"
     build("DescribableTextures", data)
@@ -234,8 +207,7 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
     common = ["--root", data, "--dataset-config-file", "configs/datasets/dtd.yaml"]
 
     def accuracy_line(folder: Path) -> str:
-        results = results_of(folder)
-        return f"* accuracy: {results['accuracy']:.2f}%"
+        return f"* accuracy: {results_of(folder)['accuracy']:.2f}%"
 
     folder = tmp_path / "runs" / "vit_b16_ep50_1shots" / "seed1"
     command = [
@@ -244,9 +216,8 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
         "TRAINER.COOP.N_CTX", 4, "TRAINER.COOP.CSC", False,
         "TRAINER.COOP.CLASS_TOKEN_POSITION", "end", "DATASET.NUM_SHOTS", 1,
     ]
-    done = subprocess.run(
-        list(map(str, command)), cwd=PROJECT / "tools", env=environment, capture_output=True,
-        text=True, timeout=300)
+    words = list(map(str, command))
+    done = subprocess.run(words, cwd=PROJECT / "tools", env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "by CoOp's naming it stands for MODEL.BACKBONE.NAME ViT-B/16" in done.stdout
     log = (folder / "log.txt").read_text().splitlines()
@@ -266,23 +237,15 @@ def test_scripts_for_coop_run_in_the_folder_tools(tmp_path, clip_file):
 def test_coops_zero_shot_trainers_are_ours_with_templates(logged):
     cfg = build_cfg("ZeroshotCLIP")
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "coop")
-    assert logged.messages == [
-        "TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"
-    ]
+    assert logged.messages == ["TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"]
     cfg = build_cfg(opts=["TRAINER.NAME", "ZeroshotCLIP2"])
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "ensemble")
 
 
-def test_several_seeds_end_in_mean_and_deviation(tmp_path, image_folder, clip_file, coops, capsys):
-    main(
-        [
-            "--trainer", "SoC", "--dataset-config-file", "image_folder",
-            "--root", str(image_folder), "--backbone", str(clip_file), "--config-file", coops,
-            "--output-dir", str(tmp_path / "runs"), "--seed", "1", "2",
-            "--transforms", "random_flip", "normalize", "TTA.VIEWS=12", "TTA.SELECT", "0.25",
-        ]
-    )
-    out = capsys.readouterr().out
+def test_several_seeds_end_in_mean_and_deviation(tmp_path, train, coops):
+    done = train("SoC", "--config-file", coops, "--output-dir", tmp_path / "runs", "--seed", 1, 2,
+                 "--transforms", "random_flip", "normalize", "TTA.VIEWS=12", "TTA.SELECT", 0.25)
+    out = done.stdout
     errors = []
     for seed in (1, 2):
         results = results_of(tmp_path / "runs" / f"seed{seed}")
@@ -292,8 +255,7 @@ def test_several_seeds_end_in_mean_and_deviation(tmp_path, image_folder, clip_fi
     assert re.search(rf"^SoC .*{spread}", out, re.MULTILINE)
     assert "over seeds 1, 2" in out
 
-    # parse_test_res.py, CoOp's and MaPLe's, waits for one of these lines, then takes
-    # `* keyword: number%`.
+    # parse_test_res.py, CoOp's and MaPLe's, waits for one of these lines, then takes `* keyword: number%`.
     log = (tmp_path / "runs" / "seed2" / "log.txt").read_text()
     for signal in ("Finish training", "Finished training", "=> result"):
         after = log[log.index(f"\n{signal}\n"):]
@@ -307,9 +269,7 @@ def test_several_seeds_end_in_mean_and_deviation(tmp_path, image_folder, clip_fi
     (["SEED", "5"], "SEED is in the settings and replaces all seeds of --seed"),
     (["OUTPUT_DIR", "runs"], "several runs would be in runs: leave TAG and OUTPUT_DIR out"),
 ])
-def test_seeds_that_the_settings_make_one_run_are_refused(
-    image_folder, tmp_path, monkeypatch, pairs, message,
-):
+def test_seeds_that_the_settings_make_one_run_are_refused(image_folder, tmp_path, monkeypatch, pairs, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         main(["--trainer", "ZeroShot", "--dataset-config-file", "image_folder", "--root",

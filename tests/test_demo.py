@@ -35,15 +35,12 @@ def tests(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_each_method_is_compared_with_the_reference(tests):
-    """TPT has the sharpest logits: every other method is better calibrated, and 800 images show
-    it."""
+    """TPT has the sharpest logits: every other method is better calibrated, and 800 images show it."""
     assert tests.baseline == "TPT" and len(tests.against_baseline) == 4
-    for pair in tests.against_baseline:
-        assert pair.better is pair.second
-    differs = {}
-    for summary in summarise(tests.grid, tests.against_baseline):
-        differs[summary.diagram.method] = summary.differs
-        assert len(summary.diagram.table.count) == SHOWN_BINS < BINS
+    assert [pair.better is pair.second for pair in tests.against_baseline] == [True] * 4
+    summaries = summarise(tests.grid, tests.against_baseline)
+    assert {len(summary.diagram.table.count) for summary in summaries} == {SHOWN_BINS} and SHOWN_BINS < BINS
+    differs = {summary.diagram.method: summary.differs for summary in summaries}
     assert differs == {"ZeroShot": True, "TPT": False, "CTPT": True, "OTPT": True, "SoC": True}
     figure = overview(tests.grid, tests.against_baseline, tests.baseline)
     assert "800 images" in figure.caption and "Holm over 4" in figure.caption

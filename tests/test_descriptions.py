@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg
 from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.vlm.descriptions import from_phrase, read_descriptions
+from promptcal.trainers.vlm.descriptions import read_descriptions
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 
 from common import Done
@@ -26,13 +26,13 @@ CUPL = {
 }
 DCLIP = {
     "cat": ["four legs", "a tail", "antennae", "often grey"],
-    "annual crop land": ["used for food"],
+    "annual crop land": ["used for food", "may flower."],
     "Yorkshire Terrier": [],
 }
 TEXTS = [CUPL["cat"], CUPL["Annual Crop Land"], CUPL["yorkshire terrier"]]
 PHRASES = [
     ["cat, which has four legs.", "cat, which is a tail.", "cat, which has antennae.", "cat, which often grey."],
-    ["annual crop land, which is used for food."],
+    ["annual crop land, which is used for food.", "annual crop land, which may flower."],
     ["Yorkshire Terrier"],
 ]
 TUNERS = []  # methods that change the context
@@ -136,15 +136,6 @@ def test_long_sentences_are_cut_and_counted(clip_model, file, caplog):
     check_zero_shot(clip_model, ["PROMPT.DESCRIPTIONS", file], [long, *TEXTS[1:]])
     message = "1 of 5 descriptions are longer than the model's 77 tokens and are cut there"
     assert caplog.messages.count(message) == 1
-
-
-def test_the_format_is_what_most_texts_are(file):
-    assert read_descriptions(str(file), NAMES).form == "sentences"
-    phrases = read_descriptions(str(file), NAMES, "phrases")
-    assert phrases.texts[2] == ["Yorkshire Terrier, which is A tiny dog with long hair."]
-    file.write_text(json.dumps(DCLIP))
-    assert read_descriptions(str(file), NAMES).form == "phrases"
-    assert from_phrase("bee", "may sting.") == "bee, which may sting."
 
 
 def with_cat(texts: object) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import resource
 import shutil
 import subprocess
@@ -191,7 +192,7 @@ def test_an_interrupted_installation_is_finished(tmp_path, monkeypatch):
 
 
 def test_coop_prompts(tmp_path, caplog):
-    prompt = ("to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50")
+    prompt = "to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50"
     with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
         zipped.writestr(prompt, b"weights")
     root = tmp_path / "root"
@@ -211,6 +212,8 @@ def test_manual_steps_name_files_and_folders(cls, tmp_path):
     for source in cls.archives:
         for words in (source.name, source.link, source.checksum.partition(":")[2]):
             assert words in steps
+        if not source.drive_id:
+            assert re.fullmatch("md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", source.checksum)
     for source in cls.metadata:
         assert source.drive_id in steps
     if cls.parquet_copy:

@@ -126,7 +126,7 @@ def python(*args: object, cwd: Path) -> str:
 @pytest.mark.posix
 def test_promptcal_is_a_regular_package_wherever_python_starts(clone):
     """The clone's parent has a folder `promptcal`, the clone, which is not the package."""
-    code = ("import promptcal; from promptcal import datasets; print(promptcal.__version__, datasets.__file__)")
+    code = "import promptcal; from promptcal import datasets; print(promptcal.__version__, datasets.__file__)"
     version, file = python("-c", code, cwd=clone.parent).split()
     assert version == python("-m", "promptcal", "--version", cwd=clone).split()[1]
     assert Path(file).samefile(PROJECT / "datasets" / "__init__.py")

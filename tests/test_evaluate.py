@@ -12,6 +12,7 @@ import promptcal as pc
 import pytest
 import torch
 from promptcal.datasets.image_folder import ImageFolder
+from promptcal.datasets.landcover import LandCover
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.vlm.loading import OpenAIBackbone
@@ -55,12 +56,15 @@ def evaluate(image_folder: Path, clip_file: Path):
     return run
 
 
-def test_it_is_the_run_of_the_command(evaluate, train, tmp_path):
+def test_it_is_the_run_of_the_command(evaluate, train, tmp_path, image_folder):
+    """Also where the data set is an object: its folder gives it the name in tables."""
     result = evaluate(output=tmp_path / "here")
+    dataset = pc.build_dataset("ImageFolder", image_folder)
+    evaluate(dataset=dataset, root=None, output=tmp_path / "object")
     assert train("SoC", *FEW_VIEWS).returncode == 0
     theirs = results_of(tmp_path / "run")
-    ours = results_of(tmp_path / "here")
-    assert ours["record"] == theirs["record"]  # the same weights: those of the file
+    for name in ("here", "object"):  # the same weights: those of the file
+        assert results_of(tmp_path / name)["record"] == theirs["record"]
     assert (result.accuracy, result.ece, result.over_confidence) == pytest.approx(
         (theirs["accuracy"], theirs["ece"], theirs["over_confidence"]))
     predictions = np.load(tmp_path / "run" / "predictions.npz")
@@ -70,11 +74,10 @@ def test_it_is_the_run_of_the_command(evaluate, train, tmp_path):
 
 
 def test_print_is_five_lines(evaluate):
-    for method, title in (("O-TPT", "O-TPT on"), ("zero_shot", "Zero-shot on")):
-        lines = str(evaluate(method)).splitlines()
-        assert len(lines) == 5 and lines[0].startswith(title)
-        assert [line.split()[0] for line in lines[1:4]] == ["accuracy", "ECE", "over-confidence"]
-        assert "not kept" in lines[4]
+    lines = str(evaluate("zero_shot")).splitlines()
+    assert len(lines) == 5 and lines[0].startswith("Zero-shot on")
+    assert [line.split()[0] for line in lines[1:4]] == ["accuracy", "ECE", "over-confidence"]
+    assert "not kept" in lines[4]
 
 
 def test_a_kept_run_is_not_computed_again(evaluate, tmp_path, monkeypatch):
@@ -129,32 +132,10 @@ def test_a_data_set_as_an_object(evaluate, image_folder):
     assert np.array_equal(by_name.predictions["logits"][:6], result.predictions["logits"])
 
 
-def test_a_data_set_as_an_object_has_the_record_of_the_command(
-    evaluate, train, tmp_path, image_folder
-):
-    """Its folder, or its corruption, gives it the name in tables."""
-    dataset = pc.build_dataset("ImageFolder", image_folder)
-    evaluate(dataset=dataset, root=None, output=tmp_path / "here")
-    assert train("SoC", *FEW_VIEWS).returncode == 0
-    assert results_of(tmp_path / "here")["record"] == results_of(tmp_path / "run")["record"]
-
-    few_tiles = [*FEW_VIEWS, "TEST.LIMIT", 4]
-    fog = [*few_tiles, "DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 3]
-    evaluate(dataset="LandCover", root=None, opts=fog, output=tmp_path / "by name")
-    tiles = pc.build_dataset("LandCover", corruption="fog", severity=3)
-    evaluate(dataset=tiles, root=None, opts=few_tiles, output=tmp_path / "object")
-    by_name = results_of(tmp_path / "by name")
-    of_object = results_of(tmp_path / "object")
-    assert by_name["record"] == of_object["record"]
-    assert by_name["dataset"] == of_object["dataset"] == "LandCover-fog-3"
-
-
 @pytest.mark.parametrize(("option", "value"), [
     ("subsample_classes", "base"), ("num_shots", 2), ("severity", 3), ("corruption", "fog"),
 ])
-def test_labels_of_an_object_are_those_of_the_images_that_it_holds(
-    evaluate, tmp_path, option, value
-):
+def test_labels_of_an_object_are_those_of_the_images_that_it_holds(evaluate, tmp_path, option, value):
     """By what it was read with; settings of the call cannot change that any more."""
     opts = ["TEST.LIMIT", 4, "OPTIM.MAX_EPOCH", 1, "DATASET.FEWSHOT_DIR", tmp_path / "shots"]
     setting = [f"DATASET.{option.upper()}", value]
@@ -169,9 +150,13 @@ def test_labels_of_an_object_are_those_of_the_images_that_it_holds(
         evaluate(dataset=pc.build_dataset("LandCover"), opts=[*opts, *setting], **common)
 
 
-def test_a_class_that_is_not_registered_is_reported_under_its_name(
-    evaluate, tmp_path, image_folder
-):
+def test_an_object_that_a_class_made_has_its_corruption(evaluate):
+    tiles = LandCover(corruption="fog", severity=3)
+    results = evaluate("ZeroShot", dataset=tiles, root=None, opts=["TEST.LIMIT", 4]).results
+    assert results["dataset"] == "LandCover-fog-3"
+
+
+def test_a_class_that_is_not_registered_is_reported_under_its_name(evaluate, tmp_path, image_folder):
     class Darkened(ImageFolder):
         def read_image(self, datum):
             return super().read_image(datum).point(lambda value: value // 2)
@@ -191,9 +176,7 @@ def test_pictures_that_an_object_or_a_script_replaces_are_refused(
     picture = dataset.read_image(dataset.test[0])
     owner = ImageFolder if of_class else dataset
     monkeypatch.setattr(owner, "read_image", lambda *_: picture, raising=False)
-    with pytest.raises(
-        UserError, match="read_image was replaced .* derive a class from ImageFolder"
-    ):
+    with pytest.raises(UserError, match="read_image was replaced .* derive a class from ImageFolder"):
         evaluate(dataset=dataset, output=tmp_path / "run")
 
 

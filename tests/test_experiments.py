@@ -17,23 +17,23 @@ from promptcal.trainers.experiments.definition import (
     parse_experiment,
     read_experiment,
 )
-from promptcal.trainers.experiments.plan import expand, select
+from promptcal.trainers.experiments.plan import Workspace, expand, select
 from promptcal.trainers.experiments.planned_run import work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
-from promptcal.trainers.experiments.workspace import Workspace
 
 from common import PROJECT, run_tool
 
 README = (PROJECT / "configs" / "experiments" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("workspace", "message"), [
-    (Workspace(backbone="smal"), "no backbone and no weight file 'smal'. Did you mean 'small'"),
-    (Workspace(root="/nowhere"), "data root /nowhere is not a folder"),
-])
-def test_faults_that_all_runs_would_share_are_reported_before_the_plan(workspace, message):
-    with pytest.raises(UserError, match=message):
-        make_plans(read_experiments("table1"), workspace, [])
+def test_faults_that_all_runs_would_share_are_reported_before_the_plan():
+    faults = {
+        "no backbone and no weight file 'smal'. Did you mean 'small'": Workspace(backbone="smal"),
+        "data root /nowhere is not a folder": Workspace(root="/nowhere"),
+    }
+    for message, workspace in faults.items():
+        with pytest.raises(UserError, match=message):
+            make_plans(read_experiments("table1"), workspace, [])
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,7 @@ def test_family_holds_every_method_and_combine_every_pair():
     methods = set(read_experiment("family").methods)
     assert methods == set(TRAINER_REGISTRY) - {"CoOp"} and len(methods) >= 13
     terms = read_experiment("combine").runs[0].sweep["TRAINER.REGULARISERS"]
-    pairs = []
-    for text in terms:
-        if "," in text:
-            pairs.append(tuple(re.findall("[a-z]+", text)))
+    pairs = [tuple(re.findall("[a-z]+", text)) for text in terms if "," in text]
     assert sorted(pairs) == sorted(itertools.combinations(("ctpt", "otpt", "atpt", "soc"), 2))
 
 
@@ -125,16 +122,11 @@ GOOD = {
     ({"layout": "result"}, "layout in experiment x.yaml: 'result' is none of"),
     ({"datasets": ["landcovr"]}, "no data set 'landcovr'. Did you mean 'landcover'"),
     ({"runs": [{"methods": ["SoCC"]}]}, "unknown trainer 'SoCC'. Did you mean 'SoC'"),
-    ({"runs": [{"methods": ["SoC"], "sweep": {"TTA.STEPS": 2}}]},
-     "TTA.STEPS must have a list of values, not 2"),
+    ({"runs": [{"methods": ["SoC"], "sweep": {"TTA.STEPS": 2}}]}, "TTA.STEPS must have a list of values, not 2"),
     ({"runs": {"methods": ["SoC"]}}, "runs in experiment x.yaml must be a list"),
-    ({"runs": [{}]},
-     "runs in experiment x.yaml: missing 1 required positional argument: 'methods'"),
-    ({"metrics": [["ece"]]}, "metrics in experiment x.yaml must be a list of single values"),
-    ({"backbones": ["RN50", {"a": 1}]},
-     "backbones in experiment x.yaml must be a list of single values"),
-    ({"runs": [{"methods": ["SoC"], "sweep": {"OUTPUT_DIR": ["here"]}}]},
-     "OUTPUT_DIR is of single runs"),
+    ({"runs": [{}]}, "runs in experiment x.yaml: missing 1 required positional argument: 'methods'"),
+    ({"backbones": ["RN50", {"a": 1}]}, "backbones in experiment x.yaml must be a list of single values"),
+    ({"runs": [{"methods": ["SoC"], "sweep": {"OUTPUT_DIR": ["here"]}}]}, "OUTPUT_DIR is of single runs"),
     ({"seeds": 3}, "seeds in experiment x.yaml must be a list, not 3"),
     ({"metrics": ["eece"]}, "'eece' is none of"),
     ({"published": ["tab1"]}, "'tab1' is none of vitl"),
@@ -179,8 +171,7 @@ def test_runs_from_prompts_that_were_trained_otherwise_are_other_runs():
         expand(parsed(runs=runs, coop={"OPTIM.MAX_EPOCH": 3}), Workspace()),
         expand(parsed(runs=runs), Workspace(opts=("TRAINER.COOP.N_CTX", 4))),
     ]
-    # the prompts, then the runs that start from them
-    for runs_of_plans in zip(*plans, strict=True):
+    for runs_of_plans in zip(*plans, strict=True):  # the prompts, then the runs that start from them
         assert len(set(runs_of_plans)) == 3
         assert len({run.folder for run in runs_of_plans}) == 3
     assert plans[0][1].folder.parts[-2] == "CoOp-1-shots"

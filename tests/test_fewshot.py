@@ -29,10 +29,6 @@ def list_file(root, shots=2, seed=0):
     return root / "eurosat" / "split_fewshot" / f"shot_{shots}-seed_{seed}.json"
 
 
-def paths(items):
-    return paths_of(items)
-
-
 def test_the_draw_is_coops():
     random.seed(7)
     expected = {"train": [], "val": []}
@@ -51,9 +47,7 @@ def test_classes_with_too_few_images_use_all_and_no_random_numbers(caplog):
     alone = draw(TRAIN, [], 4, seed=3)["train"]
     after = draw([*few, *TRAIN], [], 4, seed=3)["train"]
     assert after == [*few, *alone]
-    assert (
-        "1 classes have fewer than 4 train images, all of which are used: 'few' (2)" in caplog.text
-    )
+    assert "1 classes have fewer than 4 train images, all of which are used: 'few' (2)" in caplog.text
 
 
 def test_kept_elsewhere(satellite, tmp_path, caplog):
@@ -73,14 +67,13 @@ def test_kept_as_readable_json(satellite):
     content = json.loads(text)
     assert content["sampled_from"] == "d58a1da68e53"  # unchanged, so that stored lists stay valid
     images = satellite / IMAGE_DIRS["EuroSAT"]
-    assert [str(images / path) for path, _, _ in content["train"]] == paths(dataset.train)
+    assert [str(images / path) for path, _, _ in content["train"]] == paths_of(dataset.train)
     assert content["train"][0][1:] == [0, "Annual Crop Land"] and len(content["val"]) == 10
     assert len(text.splitlines()) == 20 + 10 + 7  # one entry per line
     assert file.stat().st_mode & 0o777 == 0o644
     assert names(file.parent) == [file.name]
     file.write_text(json.dumps(content | {"train": content["train"][:1]}))
-    # A stored list is used.
-    assert len(build_dataset("EuroSAT", satellite, num_shots=2).train) == 1
+    assert len(build_dataset("EuroSAT", satellite, num_shots=2).train) == 1  # a stored list is used
 
 
 @pytest.mark.posix
@@ -106,7 +99,7 @@ def test_lists_of_another_split_are_drawn_again(satellite, caplog):
     write_split(satellite, "EuroSAT", splits)
     dataset = build_dataset("EuroSAT", satellite, num_shots=2)
     assert "was drawn from another split" in caplog.text
-    assert "_0009.jpg" not in "".join(paths(dataset.train))
+    assert "_0009.jpg" not in "".join(paths_of(dataset.train))
 
 
 def test_sets_without_training_images(satellite):
@@ -124,7 +117,7 @@ def test_base_and_new_halves(tmp_path):
         for items in (dataset.train, dataset.val, dataset.test):
             labels = {(item.label, item.classname) for item in items}
             assert labels == set(enumerate(expected))
-        sampled += paths(dataset.train)
+        sampled += paths_of(dataset.train)
     # Sampled before they are halved.
     everything = build_dataset("Caltech101", tmp_path, num_shots=1)
-    assert sorted(sampled) == sorted(paths(everything.train))
+    assert sorted(sampled) == sorted(paths_of(everything.train))

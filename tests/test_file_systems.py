@@ -24,12 +24,9 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, refuse)
 
 
-def test_a_run_without_locks(without_locks, train, tmp_path):
+def test_a_run_and_a_download_without_locks(without_locks, train, tmp_path):
     assert train("ZeroShot", "CACHE.DIR", tmp_path / "cache").returncode == 0
     assert results_of(tmp_path / "run")["complete"]
-
-
-def test_downloads_need_no_locks(without_locks, tmp_path):
     lock = OwnedLock(tmp_path / "lock")
     with lock.awaited("downloads"):
         assert lock.is_ours()

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import expand
-from promptcal.trainers.experiments.workspace import Workspace
+from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.functional import balanced_accuracy, macro_f1
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table import Table
@@ -55,11 +53,8 @@ def test_which_rows_state_a_difference(two_new_methods, tmp_path):
     assert "difference from TPT" in table.caption
     ours = main_table(two_new_methods, baseline="o-tpt", ours=["mine"])
     assert stated(ours) == ["Mine"] and "difference from O-TPT" in ours.caption
-    out = tmp_path / "out"
-    done = run_tool(
-        "report.py", two_new_methods, "--baseline", "soc", "--ours", "TPT", "--ours", "Mine",
-        "--no-figures", "--out", out,
-    )
+    done = run_tool("report.py", two_new_methods, "--baseline", "soc", "--ours", "TPT", "--ours", "Mine",
+                    "--no-figures", "--out", tmp_path / "out")
     assert done.returncode == 0 and "difference from SoC" in done.stdout
     for option, name in (("--baseline", "CTPT"), ("--ours", "Yours")):
         done = run_tool("report.py", two_new_methods, option, name, "--out", tmp_path / "none")
@@ -72,9 +67,7 @@ def test_methods_of_unknown_plugins_are_not_ranked(tmp_path):
     make_run(tmp_path, "Mine", n=60)
     make_run(tmp_path, "Yours", n=60, sharpness=3.0)
     verdict, = report_on(tmp_path).verdicts
-    assert verdict.best == ""
-    assert "not ranked" in verdict.sentence
-    assert "best" not in verdict.sentence
+    assert verdict.best == "" and "not ranked" in verdict.sentence and "best" not in verdict.sentence
 
 
 @pytest.mark.parametrize("with_others", [False, True])
@@ -88,9 +81,7 @@ def test_rows_from_learnt_prompts(tmp_path, with_others):
     if with_others:
         for trainer in ("ZeroShot", "TPT", "SoC"):
             make_run(tmp_path, trainer, n=60)
-        make_run(
-            tmp_path, "SoC", n=60, folder="sweep", settings={LAMBDA: 5.0}, changes=learnt(2, "21")
-        )
+        make_run(tmp_path, "SoC", n=60, folder="sweep", settings={LAMBDA: 5.0}, changes=learnt(2, "21"))
     table = main_table(tmp_path)
     rows = [row.label for row in table.blocks[0].rows if "CoOp" in row.label]
     assert rows == [
@@ -105,9 +96,7 @@ def test_rows_from_learnt_prompts(tmp_path, with_others):
     sweeps = [grid for grid in compared(tmp_path) if grid.stated]
     assert len(sweeps) == with_others
     for grid in sweeps:
-        assert labels(grid) == [
-            "CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 5", "SoC, CoOp 2 shots, λ 30",
-        ]
+        assert labels(grid) == ["CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 5", "SoC, CoOp 2 shots, λ 30"]
 
 
 def test_a_setting_that_all_rows_share_stands_in_the_caption(tmp_path):
@@ -118,31 +107,26 @@ def test_a_setting_that_all_rows_share_stands_in_the_caption(tmp_path):
     assert row_labels(table) == ["Zero-shot", "TPT", "SoC"]
     assert table.title == "Accuracy and ECE, ViT-L/14, 2 steps"
     make_run(tmp_path, "OTPT", n=60)
-    table = main_table(tmp_path)
-    assert row_labels(table) == [
-        "Zero-shot", "TPT, 2 steps", "O-TPT", "SoC, 2 steps",
-    ]
+    assert row_labels(main_table(tmp_path)) == ["Zero-shot", "TPT, 2 steps", "O-TPT", "SoC, 2 steps"]
 
 
 def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
     for seed in (0, 1):
         for trainer in ("ZeroShot", "SoC"):
             make_run(tmp_path, trainer, seed=seed, n=60)
-    for table in report_on(tmp_path).tables:
+    tables = report_on(tmp_path).tables
+    assert "±" in entry(tables[0], "ECE", "SoC", "UCF101").spread
+    for table in tables:
+        spreads = "".join(cell.spread for cell in cells_of(table))
+        assert ("±" in table.caption) == ("±" in spreads), table.name
         for block in table.blocks:
             for row in block.rows:
                 if row.label == "Zero-shot":
-                    for cell in row.entries:
-                        assert cell is None or "±" not in cell.spread, table.name
-    assert "±" in entry(main_table(tmp_path), "ECE", "SoC", "UCF101").spread
-    for table in report_on(tmp_path).tables:
-        spreads = "".join(cell.spread for cell in cells_of(table))
-        assert ("±" in table.caption) == ("±" in spreads), table.name
+                    assert not [cell for cell in row.entries if cell and "±" in cell.spread], table.name
 
 
 def test_captions_notes_and_sources(tmp_path):
-    """LaTeX: two sentences, the rest as comments and in a file; one column where it fits; sources
-    that exist."""
+    """LaTeX: two sentences, the rest as comments and in a file; one column where it fits; sources that exist."""
     for trainer in ("TPT", "SoC"):
         make_run(tmp_path, trainer, n=60, flagged=3)
     tables = report_on(tmp_path).tables
@@ -159,16 +143,8 @@ def test_captions_notes_and_sources(tmp_path):
     assert r"\paragraph{Table~\ref{tab:results_1}.}" in notes
     make_run(tmp_path / "paper", "SoC", n=3783)
     report_on(tmp_path / "paper", published=True)
-    assert "tables.bib" in (tmp_path / "paper" / "report" / "tables.tex").read_text(
-        encoding="utf-8"
-    )
-    assert (tmp_path / "paper" / "report" / "tables.bib").is_file()
-
-
-def test_no_row_of_an_unknown_baseline(tmp_path):
-    make_run(tmp_path, "SoC", n=60)
-    with pytest.raises(ConfigError, match="--baseline TPT: none of these runs"):
-        report_on(tmp_path, baseline="TPT")
+    folder = tmp_path / "paper" / "report"
+    assert "tables.bib" in (folder / "tables.tex").read_text(encoding="utf-8") and (folder / "tables.bib").is_file()
 
 
 def test_metrics_of_unequal_classes_stand_beside_accuracy(tmp_path):
@@ -189,19 +165,14 @@ def test_a_file_of_descriptions_per_data_set_is_one_row(tmp_path):
     """Files of one label belong together, but not two files on one data set."""
     for dataset in ("UCF101", "EuroSAT"):
         make_run(tmp_path, "ZeroShot", dataset, n=60)
-        make_run(
-            tmp_path, "ZeroShot", dataset, n=60, settings={DESCRIPTIONS: f"{dataset.lower()}-1a2b"}
-        )
+        make_run(tmp_path, "ZeroShot", dataset, n=60, settings={DESCRIPTIONS: f"{dataset.lower()}-1a2b"})
     row = f"Zero-shot, {setting_words(DESCRIPTIONS, 'of each data set')}"
     _, texts = compared(tmp_path)
     assert labels(texts) == ["Zero-shot, no descriptions", row]
     assert len(texts.common_columns()) == 2
     make_run(tmp_path, "ZeroShot", "UCF101", n=60, settings={DESCRIPTIONS: "ucf101-3c4d"})
-    all_labels = []
-    for grid in compared(tmp_path):
-        all_labels += labels(grid)
-    assert len([label for label in all_labels if "-3c4d" in label]) == 1
-    assert row not in all_labels
+    all_labels = [label for grid in compared(tmp_path) for label in labels(grid)]
+    assert len([label for label in all_labels if "-3c4d" in label]) == 1 and row not in all_labels
 
 
 def test_two_sets_of_images_are_both_counted(tmp_path):

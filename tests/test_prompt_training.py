@@ -61,8 +61,7 @@ def test_training_crops_are_torchvisions():
     for index in range(50):
         boxes, flip = draw_crops(image.size, 1, np.random.default_rng([5, CROPS, index]))
         left, top, width, height = boxes[0]
-        expected = vision.resized_crop(
-            image, top, left, height, width, [64, 64], InterpolationMode.BICUBIC)
+        expected = vision.resized_crop(image, top, left, height, width, [64, 64], InterpolationMode.BICUBIC)
         if flip[0]:
             expected = vision.hflip(expected)
             flips += 1

@@ -125,15 +125,13 @@ def test_a_printed_command_is_understood(command, user_folder, clip_file):
 
 
 def test_add_your_own_method():
-    use = '''
+    use = """
 import torch
 from promptcal.trainers import adapt, load_clip
 views = torch.randn(2, 20, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-names = ["river", "canal", "lake"]
-ours = adapt("HingePairs", load_clip("small"), names, views)
-tpt = adapt("TPT", load_clip("small"), names, views)
+ours, tpt = (adapt(name, load_clip("small"), ["river", "canal", "lake"], views) for name in ("HingePairs", "TPT"))
 print((ours.penalty != 0).all().item(), (ours.logits != tpt.logits).any().item())
-'''
+"""
     assert run(block_after("Add your own method") + use).split() == ["True", "True"]
 
 
@@ -146,11 +144,11 @@ def test_add_your_own_data_set(tmp_path):
             Image.new("RGB", (8, 8)).save(photos / f"{split}_{name}.jpg")
             lines.append(f"{split},{split}_{name}.jpg,{name}")
     (tmp_path / "birds" / "labels.csv").write_text("\n".join(lines))
-    use = f'''
+    use = f"""
 from promptcal.datasets import build_dataset
 birds = build_dataset("GardenBirds", {str(tmp_path)!r})
 print(birds.classnames, len(birds.train), len(birds.test))
-'''
+"""
     code = block_after("Add your own data set", "datasets/README.md")
     assert run(code + use).strip() == "['robin', 'wren'] 2 2"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from promptcal.datasets import DATASET_REGISTRY
-from promptcal.trainers.experiments.layouts.reruns import (
+from promptcal.trainers.experiments.reruns import (
     BINS,
     compare_reruns,
     known_reruns,
@@ -49,10 +49,8 @@ def logits_of_the_log() -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare_run(root: Path, logits: np.ndarray, label: np.ndarray, **options) -> dict:
-    make_run(
-        root, "ZeroShot", "DescribableTextures", backbone="ViT-B/16", n=len(label),
-        classes=CLASSES, label=label, logits=logits, **options,
-    )
+    make_run(root, "ZeroShot", "DescribableTextures", backbone="ViT-B/16", n=len(label), classes=CLASSES, label=label,
+             logits=logits, **options)
     return {item.quantity: item for item in compare_reruns(compared(root)[0])}
 
 
@@ -60,9 +58,7 @@ def test_a_run_like_the_logs_agrees(tmp_path):
     items = compare_run(tmp_path, *logits_of_the_log())
     assert len(items) == 5 and all(item.agrees for item in items.values())
     assert (items["right images"].ours, items["right images"].limit) == (751, 8)
-    assert (
-        rerun_summary(list(items.values())) == "Zero-shot agrees with third parties' logs on DTD."
-    )
+    assert rerun_summary(list(items.values())) == "Zero-shot agrees with third parties' logs on DTD."
 
 
 def test_what_is_wrong_shows(tmp_path):
@@ -79,9 +75,7 @@ def test_what_is_wrong_shows(tmp_path):
     assert re.search(r"images 801 to 1,000 \(class 22.*\): 60 instead of 88", blocks.where)
     assert "check names, labels and files of these classes" in blocks.where
     table = reruns_table(list(items.values()), "t", "ViT-B/16")
-    assert table.notes[0].startswith(
-        "Zero-shot differs from them on 1 data set, DTD: find the cause"
-    )
+    assert table.notes[0].startswith("Zero-shot differs from them on 1 data set, DTD: find the cause")
     items = compare_run(tmp_path / "order", logits[::-1], label[::-1])
     assert items["right images"].agrees and items["mean confidence"].agrees
     assert "Most blocks differ" in items["blocks of 200 images with other right images"].where
@@ -111,17 +105,12 @@ def test_the_logs_are_whole():
             assert sum(rerun["bins"]["count"]) == rerun["images"]
             assert sum(rerun["bins"]["correct"]) == rerun["correct"]
         if "running" in rerun:
-            running = rerun["running"]
-            assert (running["seen"][-1], running["correct"][-1]) == (
-                rerun["images"], rerun["correct"],
-            )
+            ends = (rerun["running"]["seen"][-1], rerun["running"]["correct"][-1])
+            assert ends == (rerun["images"], rerun["correct"])
 
 
 def test_quick_is_zero_shot_alone(tmp_path):
-    quick = (
-        "--quick", "--demo", "--limit", "12", "--output-dir", tmp_path, "--set",
-        "DATALOADER.NUM_WORKERS", 0,
-    )
+    quick = ("--quick", "--demo", "--limit", 12, "--output-dir", tmp_path, "--set", "DATALOADER.NUM_WORKERS", 0)
     done = run_tool("reproduce.py", "verify", *quick)
     assert done.returncode == 0 and "1 run done now; 1 of 1 outcome written" in done.stdout, done
     refused = run_tool("reproduce.py", "ace", "lambda", "--dry-run", *quick)

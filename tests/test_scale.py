@@ -26,8 +26,7 @@ REGULARISERS = {
 for norm in ("minmax", "max", "shift"):
     for statistics in ("detached", "flow", "flow_delta"):
         REGULARISERS[f"SoC {norm} {statistics}"] = partial(
-            objectives.semantic_separation, percentile=20, normalisation=norm, statistics=statistics
-        )
+            objectives.semantic_separation, percentile=20, normalisation=norm, statistics=statistics)
 
 
 def features(classes: int, seed: int = 0, twins: bool = False) -> Tensor:
@@ -45,11 +44,9 @@ def value_and_gradient(function, text: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [features(23), features(23, twins=True), torch.stack([features(11), features(11, 1)])],
-    ids=["plain", "twins", "episodes"],
-)
+@pytest.mark.parametrize("text", [
+    features(23), features(23, twins=True), torch.stack([features(11), features(11, 1)]),
+], ids=["plain", "twins", "episodes"])
 @pytest.mark.parametrize("name", REGULARISERS)
 def test_blocks_of_rows_change_neither_value_nor_gradient(name, text, monkeypatch):
     expected = value_and_gradient(REGULARISERS[name], text)

@@ -20,14 +20,11 @@ def test_similarity_and_coherence(features):
     np.testing.assert_allclose(s, features @ features.T, atol=1e-12)
     assert theory.coherence(s) == max(s[i, j] for i, j in permutations(range(7), 2))
     assert len(theory.pairs(s)) == 21
-    torch.testing.assert_close(
-        torch.tensor(theory.similarity(torch.tensor(features))), torch.tensor(s)
-    )
+    np.testing.assert_allclose(theory.similarity(torch.tensor(features)), s)
 
 
 def test_floor_holds_for_a_prototype_itself_but_not_for_every_unit_vector(features):
-    """Between two prototypes no class can win by much: the proposition's wording promises too
-    much."""
+    """Between two prototypes no class can win by much: the proposition's wording promises too much."""
     s = theory.similarity(features)
     scale = 100.0
     floor = theory.confidence_floor(theory.coherence(s), len(s), scale)
@@ -39,8 +36,7 @@ def test_floor_holds_for_a_prototype_itself_but_not_for_every_unit_vector(featur
     confidence = p.max(axis=1) / p.sum(axis=1)
     assert (confidence[:-1] >= floor).all()
     assert confidence[-1] < floor - 0.1
-    # of equal prototypes
-    assert theory.confidence_floor([0.5, 0.9, 1.0], 10, 50)[-1] == pytest.approx(1 / 10)
+    assert theory.confidence_floor([0.5, 0.9, 1.0], 10, 50)[-1] == pytest.approx(1 / 10)  # of equal prototypes
 
 
 @pytest.mark.parametrize("loss", ["orthogonal", "huber"])
@@ -55,9 +51,7 @@ def test_first_order_shift_is_the_limit_of_small_steps(features, loss):
         predicted = theory.shift_huber(s, step, delta)
         weights = theory.huber_slope(s, delta)
     moved = theory.step_features(features, weights, step)
-    np.testing.assert_allclose(
-        theory.pairs(moved @ moved.T - s), theory.pairs(predicted), rtol=1e-3
-    )
+    np.testing.assert_allclose(theory.pairs(moved @ moved.T - s), theory.pairs(predicted), rtol=1e-3)
     turned = theory.similarity(moved) - s
     on_sphere = theory.on_sphere(s, predicted)
     np.testing.assert_allclose(theory.pairs(turned), theory.pairs(on_sphere), rtol=1e-3, atol=1e-9)
@@ -65,8 +59,7 @@ def test_first_order_shift_is_the_limit_of_small_steps(features, loss):
 
 @pytest.mark.parametrize("loss", ["orthogonal", "huber"])
 def test_gradients_are_those_of_the_losses(features, loss):
-    """2 Σ s_ik t_k is half of autograd's gradient of ‖S − I‖², which counts each pair twice; Huber
-    counts it once."""
+    """2 Σ s_ik t_k is half of autograd's gradient of ‖S − I‖², which counts each pair twice; Huber counts it once."""
     t = torch.tensor(features, requires_grad=True)
     s = t @ t.T
     delta = 0.6
@@ -75,21 +68,16 @@ def test_gradients_are_those_of_the_losses(features, loss):
         value = (off**2).sum() / 2
         weights = 2 * theory.similarity(features)
     else:
-        value = (
-            torch.nn.functional.huber_loss(off, torch.zeros_like(off), reduction="sum", delta=delta)
-            / 2
-        )
+        value = torch.nn.functional.huber_loss(off, torch.zeros_like(off), reduction="sum", delta=delta) / 2
         weights = theory.huber_slope(theory.similarity(features), delta)
     value.backward()
     moved = theory.step_features(features, weights, step=0.1)
     np.testing.assert_allclose(moved, features - 0.1 * t.grad.numpy(), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "matrix", [np.zeros((2, 3)), np.ones((1, 1)), np.full((2, 2), np.nan), np.ones(4)]
-)
-def test_bad_matrices_and_zero_prototypes_are_refused(matrix):
-    with pytest.raises(ValueError, match="similarity"):
-        theory.coherence(matrix)
+def test_bad_matrices_and_zero_prototypes_are_refused():
+    for matrix in (np.zeros((2, 3)), np.ones((1, 1)), np.full((2, 2), np.nan), np.ones(4)):
+        with pytest.raises(ValueError, match="similarity"):
+            theory.coherence(matrix)
     with pytest.raises(ValueError, match="zero row"):
         theory.similarity(np.zeros((2, 3)))

@@ -9,7 +9,9 @@ import pytest
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments import reproduce as commands
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.layouts.verify import (
+from promptcal.trainers.experiments.outcome import write_outcome
+from promptcal.trainers.experiments.plan import Workspace
+from promptcal.trainers.experiments.verify import (
     AGREES,
     DIFFERS,
     FAILED,
@@ -20,8 +22,6 @@ from promptcal.trainers.experiments.layouts.verify import (
     explain,
     make_checks,
 )
-from promptcal.trainers.experiments.outcome import write_outcome
-from promptcal.trainers.experiments.workspace import Workspace
 from promptcal.trainers.report import published
 from promptcal.trainers.report.grid import grid_of
 from promptcal.trainers.vlm.small import card_results
@@ -30,13 +30,11 @@ from common import PROJECT, run_tool
 from finished_experiments import finished_runs
 from folders import names
 from hosted_sets import hosted
-from made_runs import entry, make_run, measured_runs
+from made_runs import cells_of, entry, make_run, measured_runs
 
 
-def check(
-    ours: float, metric: str = "ece", method: str = "SoC", doubtful=(), **figures: float
-) -> Check:
-    return Check("EuroSAT", method, method, metric, {0: ours - 0.1, 1: ours + 0.1}, figures,
+def check(ours: float, method: str = "SoC", doubtful=(), **figures: float) -> Check:
+    return Check("EuroSAT", method, method, "ece", {0: ours - 0.1, 1: ours + 0.1}, figures,
                  dict.fromkeys(doubtful, "a slip"), margin=0.5)
 
 
@@ -68,9 +66,7 @@ def test_reasons_follow_from_what_agrees_and_what_differs():
 
 
 def test_published_cells_of_every_source_and_the_margin(tmp_path):
-    verification = Verification(
-        finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat"))
-    )
+    verification = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat")).verification
     checks = {(c.dataset, c.trainer, c.metric): c for c in verification.checks}
     assert len(checks) == 2 * 5 * 2
     cell = checks["DTD", "OTPT", "ece"]
@@ -99,36 +95,18 @@ def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path)
             "fog": {"images": "fog", "changes": {"data.corruption": "fog", "data.severity": 5}}}
     for name, given in sets.items():
         make_run(tmp_path, "SoC", "EuroSAT", backbone="ViT-B/16", folder=name, **given)
-    grid = grid_of_all(tmp_path)
-    checks = make_checks(grid, ["ece"], is_demo=False)
+    checks = make_checks(grid_of(measured_runs(tmp_path).test, "ViT-B/16", ""), ["ece"], is_demo=False)
     assert sorted((check.method, check.dataset) for check in checks) == [
-        ("SoC", "EuroSAT"),
-        ("SoC", "EuroSAT fog 5"),
-        ("SoC, λ 1", "EuroSAT"),
-        ("SoC, λ 60", "EuroSAT"),
+        ("SoC", "EuroSAT"), ("SoC", "EuroSAT fog 5"), ("SoC, λ 1", "EuroSAT"), ("SoC, λ 60", "EuroSAT"),
     ]
-    is_published = {}
     for check in checks:
-        if check.dataset == "EuroSAT":
-            is_published[check.method] = bool(check.published)
-    assert is_published == {"SoC": True, "SoC, λ 1": False, "SoC, λ 60": False}
-    for check in checks:
-        if check.dataset != "EuroSAT":
-            assert not check.published
-
-
-def grid_of_all(root):
-    runs = measured_runs(root).test
-    return grid_of(runs, "ViT-B/16", "")
+        assert bool(check.published) == ((check.method, check.dataset) == ("SoC", "EuroSAT"))
 
 
 def verification_of(tmp_path) -> Verification:
     """Of all runs below tmp_path/runs."""
-    finished = finished_runs(
-        tmp_path / "experiment", "verify", keep=lambda run: run.dataset == "dtd"
-    )
     runs = measured_runs(tmp_path / "runs").test
-    return Verification(replace(finished, measured=dict(enumerate(runs))))
+    return Verification(read_experiment("verify"), runs, is_demo=False)
 
 
 def test_backbones_have_cells_of_their_own(tmp_path):
@@ -146,12 +124,8 @@ def test_a_cell_whose_images_fell_back_to_zero_shot_is_not_judged(tmp_path):
     make_run(tmp_path / "runs", "TPT", "EuroSAT", backbone="ViT-B/16", flagged=400)
     make_run(tmp_path / "runs", "CTPT", "EuroSAT", backbone="ViT-B/16")
     verification = verification_of(tmp_path)
-    assert {check.trainer for check in verification.checks} >= {"TPT", "CTPT"}
-    for check in verification.checks:
-        if check.trainer == "TPT":
-            assert check.verdict == FAILED
-        elif check.trainer == "CTPT":
-            assert check.verdict != FAILED
+    assert {(check.trainer, check.verdict == FAILED) for check in verification.checks} == {
+        ("TPT", True), ("CTPT", False)}
     assert verification.summary().endswith(" 2 are not judged, because too many images failed.")
     assert "TPT on EuroSAT 400 of 400" in "\n".join(verification.tables()[-1].notes)
 
@@ -159,17 +133,13 @@ def test_a_cell_whose_images_fell_back_to_zero_shot_is_not_judged(tmp_path):
 def test_doubtful_cells_are_printed_as_they_are_listed():
     for source, about in published.content()["sources"].items():
         for item in about.get("doubtful", ()):
-            cell = published.find_for_run(
-                item["metric"], item["method"], item["column"], "ViT-B/16", source=source
-            )
+            cell = published.find_for_run(item["metric"], item["method"], item["column"], "ViT-B/16", source=source)
             assert cell and item["why"]
 
 
 def test_the_file_has_versions_and_hardware_and_no_paths(tmp_path):
     finished = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset == "dtd")
-    outcome = write_outcome(
-        finished.experiment, finished.workspace, list(finished.measured), {}, {}
-    )
+    outcome = write_outcome(finished.experiment, finished.workspace, finished.plan, {}, {})
     text = (outcome.page.parent / "verify.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert str(tmp_path) not in text and record["backbone"] == ["ViT-B/16"] and not record["demo"]
@@ -177,7 +147,7 @@ def test_the_file_has_versions_and_hardware_and_no_paths(tmp_path):
     assert record["computed_with"][0]["versions"] == {"promptcal": "1.1.0"}
     assert record["data"]["DescribableTextures"]["n"] == 120 and len(record["cells"]) == 10
     assert {cell["verdict"] for cell in record["cells"]} <= {AGREES, DIFFERS, UNPUBLISHED}
-    assert Verification(finished).verdict().sentence == record["summary"]
+    assert finished.verification.verdict().sentence == record["summary"]
     page = outcome.page.read_text(encoding="utf-8")
     assert f'<p class="verdict">{record["summary"]}</p>' in page and "verify.json" in page
 
@@ -188,39 +158,28 @@ def test_the_card_is_the_reference_of_the_demo(tmp_path):
     assert card_results("LandCoverShift")["SoC"]["ece"] == 9.1 and card_results("UCF101") == {}
     workspace = Workspace(output=tmp_path, demo=True)
     finished = finished_runs(tmp_path, "verify", workspace)
-    assert {run.cfg.TEST.LIMIT for run in finished.measured} == {960}
-    (table,) = Verification(finished).tables()
+    assert {run.cfg.TEST.LIMIT for run in finished.plan} == {960}
+    (table,) = finished.verification.tables()
     assert entry(table, "LandCover: Accuracy", "C-TPT", "card").text == "60.00"
-    other = replace(finished, workspace=replace(workspace, demo=False))
-    # nobody published LandCover
-    assert {c.verdict for c in Verification(other).checks} == {UNPUBLISHED}
+    other = Verification(finished.experiment, finished.runs, is_demo=False)
+    assert {c.verdict for c in other.checks} == {UNPUBLISHED}  # nobody published LandCover
 
 
 def test_the_demo_ends_in_a_verdict_per_cell(tmp_path):
-    done = run_tool(
-        "reproduce.py", "verify", "--demo", "--limit", 2, "--only", "ZeroShot",
-        "--output-dir", tmp_path,
-    )
+    done = run_tool("reproduce.py", "verify", "--demo", "--limit", 2, "--only", "ZeroShot", "--output-dir", tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"Of 2 cells \(method, data set, metric\) \d agree", done.stdout)
-    record = json.loads(
-        (tmp_path / "demo/experiments/verify/verify.json").read_text(encoding="utf-8")
-    )
+    record = json.loads((tmp_path / "demo/experiments/verify/verify.json").read_text(encoding="utf-8"))
     assert record["demo"]
-    assert record["computed_with"][0]["versions"]["torch"]
-    assert record["computed_with"][0]["device"]
+    assert record["computed_with"][0]["versions"]["torch"] and record["computed_with"][0]["device"]
 
 
 def test_missing_data_is_downloaded_below_the_root(tmp_path, monkeypatch):
     """From a host that serves a small DTD; the other data sets are not touched."""
     cls, archives = hosted("DescribableTextures", tmp_path, monkeypatch)
-    monkeypatch.setattr(
-        commands, "download_dataset", partial(commands.download_dataset, mirror=str(archives))
-    )
+    monkeypatch.setattr(commands, "download_dataset", partial(commands.download_dataset, mirror=str(archives)))
     root = tmp_path / "data"
-    commands.download_missing(
-        read_experiment("verify"), Workspace(str(root), tmp_path / "out"), ["dtd"]
-    )
+    commands.download_missing(read_experiment("verify"), Workspace(str(root), tmp_path / "out"), ["dtd"])
     assert len(build_dataset("DescribableTextures", root).test)
     assert names(root) == [cls.folder]
     assert run_tool("reproduce.py", "verify").stderr.strip().endswith("give the folder with --root")
@@ -235,11 +194,7 @@ def test_the_readme_says_that_no_real_run_was_made_until_one_is_committed():
 
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
 def test_plus_minus_is_explained_where_a_cell_has_it(tmp_path, seeds):
-    verification = Verification(finished_runs(
-        tmp_path, "verify", keep=lambda run: run.dataset == "dtd" and run.seed in seeds))
-    table = verification.tables()[-1]
-    spreads = [row.entries[0].spread for block in table.blocks for row in block.rows]
-    notes = " ".join(table.notes)
-    several = len(seeds) > 1
-    assert ("± " in " ".join(spreads)) == several
-    assert ("±: standard deviation over seeds." in notes) == several
+    finished = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset == "dtd" and run.seed in seeds)
+    table = finished.verification.tables()[-1]
+    assert ("± " in "".join(cell.spread for cell in cells_of(table))) == (len(seeds) > 1)
+    assert ("±: standard deviation over seeds." in " ".join(table.notes)) == (len(seeds) > 1)

@@ -54,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     # After parsing: usage errors need no torch
     from promptcal.datasets.utils.files import write_json
-    from promptcal.tools.benchmark_cases import Settings, measure
-    from promptcal.tools.launches import count_launches
+    from promptcal.tools.benchmark_cases import Settings, count_launches, measure
     from promptcal.tools.measuring import drawn_images, machine, photographs
 
     count = 4 if args.quick else 8
@@ -120,7 +119,7 @@ def launch_table(rows: Sequence) -> str:
     """Returns a table of the number of launches per image on a GPU, with the goals.
 
     Args:
-        rows: The rows that `launches.count_launches` returns.
+        rows: The rows that `benchmark_cases.count_launches` returns.
     """
     from tabulate import tabulate
 

@@ -3,10 +3,17 @@
 Each is compared with a slow reference. For episodes it is `trainers/reference.py`: all 77 tokens of
 every class, one image at a time, a forward pass, a backward pass and another forward pass. For
 views it is the public pipeline: torchvision's crops and AugMix with Pillow, view by view.
+
+`count_launches` counts the operations that a GPU must be told to do for each image, without a GPU.
+A cached image on a GPU takes as long as the host needs to launch its operations. Their number
+depends neither on the width of the model nor on the speed of the machine, so it is counted on the
+second device of `far_device`, for a text tower of ViT-B/16's depth that is thin. Fused attention
+counts as the operations that it is made of, so a GPU has fewer.
 """
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +27,18 @@ from PIL import Image
 from promptcal.datasets.views.geometry import OPENAI_MEAN, OPENAI_STD, Pixels
 from promptcal.datasets.views.maker import ViewMaker
 from promptcal.datasets.views.reference import chains
+from promptcal.tools import far_device
 from promptcal.tools.measuring import SHAPES, class_names, interleaved, random_clip, random_features
 from promptcal.trainers.api import build_method
 from promptcal.trainers.config.build import build_cfg
+from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.reference import tune_prompt
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.image_tower import encode_views, normalise_pixels
+from promptcal.trainers.vlm.loading import as_backbone
+from promptcal.trainers.vlm.numerics import EPISODES_ON_GPU
 from promptcal.trainers.vlm.openai_clip import CLIP
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
@@ -35,6 +47,11 @@ METHOD = "SoC"  # method of the episodes; those of other methods differ by less 
 NUM_VIEWS = 64
 CHUNK = 8  # number of views that are normalised and encoded together, as on a CPU
 EPISODES = 4  # number of images that are adapted at once
+# Of the count of launches
+REAL_SHAPE = "ViT-B/16"  # model whose memory decides how many episodes run in one pass
+THIN_SHAPE = "thin"  # model whose operations are counted
+FEW_EPISODES = 8
+GOALS = {100: 250, 1000: 350}  # launches per image with default settings, by number of classes
 
 
 @dataclass(frozen=True)
@@ -221,11 +238,6 @@ def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
     """Makes normalised views (64, 3, size, size) as the public code of TPT does.
 
     It makes view by view, and normalises the result of each chain of AugMix before mixing.
-
-    Args:
-        image: A decoded image.
-        size: Number of pixels per side of a view.
-        augmix: Whether AugMix follows the random crop.
     """
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
@@ -273,3 +285,100 @@ def measure_threads(settings: Settings) -> list[Row]:
         Row("views, CPU time, eight threads ÷ one", "s", cpu_seconds[8] / count,
             cpu_seconds[1] / count, 1.15, on, cost=True),
     ]
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The number of operations that one image takes.
+
+    Attributes:
+        classes: Number of classes.
+        episodes: Number of images that are adapted at once.
+        jacobian: Whether gradients go through a Jacobian.
+        per_image: Launches per image.
+        goal: Largest number that reaches the goal; None if there is no goal.
+    """
+
+    classes: int
+    episodes: int
+    jacobian: bool
+    per_image: float
+    goal: int | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal is reached; None if there is none."""
+        if self.goal is None:
+            return None
+        return self.per_image <= self.goal
+
+
+def count_launches(all_classes: bool = True) -> list[Launches]:
+    """Counts the launches per image of a run with stored view features, with and without Jacobian.
+
+    They are counted in another process: torch cannot compute gradients on a device that is
+    registered after the first backward pass.
+
+    Args:
+        all_classes: Whether the larger number of classes is counted too, which takes a minute.
+
+    Returns:
+        The counts; empty if this version of torch can have no second device.
+    """
+    if not far_device.available():
+        return []
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(count_in_this_process, (all_classes,))
+
+
+def count_in_this_process(all_classes: bool) -> list[Launches]:
+    """Counts as `count_launches` does. This process must not have run a backward pass."""
+    far_device.register()
+    rows = []
+    for classes, goal in GOALS.items():
+        if classes > min(GOALS) and not all_classes:
+            continue
+        rows.append(count(classes, EPISODES_ON_GPU, goal=goal))
+        rows.append(count(classes, FEW_EPISODES))
+    rows.append(count(100, EPISODES_ON_GPU, jacobian=True))
+    return rows
+
+
+@torch.no_grad()
+def count(
+    classes: int, episodes: int, jacobian: bool = False, goal: int | None = None,
+) -> Launches:
+    """Counts launches while a batch is adapted and CoTS's temperatures of a part are solved.
+
+    Args:
+        classes: Number of classes.
+        episodes: Number of images in the batch.
+        jacobian: Whether gradients go through a Jacobian.
+        goal: Goal for the launches per image; None = there is none.
+    """
+    cfg = build_cfg(METHOD, opts=["MODEL.PREC", "fp32"])
+    names = class_names(classes)
+    model = random_clip(THIN_SHAPE).to(far_device.NAME)
+    width = model.text_projection.shape[1]
+    method = build_method(cfg, model, names)
+    clip = method.clip
+    if jacobian:
+        numbers = torch.randn(classes, width, clip.context.numel())
+        clip = method.clip = clip.with_jacobian(numbers.to(far_device.NAME))
+    real = as_backbone(random_clip(REAL_SHAPE).to(far_device.NAME))
+    clip.budget.episodes = TextEncoder(real, clip.encoder.class_tokens).budget.episodes
+    features = random_features(episodes, NUM_VIEWS, width).to(far_device.NAME)
+    method.adapt(features[:1])  # computes what is constant in a run
+
+    far_device.Counts.clear()
+    adapted: Adapted = method.adapt(features)
+    of_batch = far_device.Counts.launches.total()
+    adapted.with_cots()
+    of_part = far_device.Counts.launches.total() - of_batch
+    return Launches(
+        classes=classes,
+        episodes=episodes,
+        jacobian=jacobian,
+        per_image=of_batch / episodes + of_part / cfg.TEST.PART,
+        goal=goal,
+    )

@@ -22,11 +22,7 @@ from promptcal.datasets.utils.files import data_root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the checks; returns 1 if one of them is a fault.
-
-    Args:
-        argv: The arguments of the command; None = those of this process.
-    """
+    """Prints the checks; returns 1 if one of them is a fault."""
     parser = tool_parser(__doc__)
     parser.add_argument(
         "--root", type=Path, help="folder that holds the data sets in CoOp's layout"

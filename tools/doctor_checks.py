@@ -154,13 +154,7 @@ def diagnose(runs: PlannedRuns) -> tuple[list[MachineCheck], dict[str, object]]:
 
 
 def machine_checks(name: str, device: torch.device, facts: Mapping[str, Any]) -> list[MachineCheck]:
-    """Checks backbone, versions, GPU and processor.
-
-    Args:
-        name: Name of the backbone.
-        device: Device that runs would use.
-        facts: Description of the machine, as `measuring.machine` returns it.
-    """
+    """Checks backbone, versions, GPU and processor."""
     versions = [f"{package} {version}" for package, version in facts["versions"].items()]
     gpu = gpu_name(device) or "none"
     load = facts["load"] or 0  # None where the system does not count it
@@ -258,13 +252,7 @@ def precision(
 
 
 def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> MachineCheck:
-    """Checks the accuracy on a few images against the known accuracy on the whole set.
-
-    Args:
-        backbone: The model.
-        name: Name of the backbone, to find the published accuracy.
-        dataset: Data set whose test images are used; None = there is none.
-    """
+    """Checks the accuracy on a few images against the known accuracy on the whole set."""
     if dataset is None:
         return MachineCheck("zero-shot accuracy", "no data to measure it on", NOTE,
                             f"--root DATA; {tool('check-data')}")
@@ -291,10 +279,6 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
 
     On a GPU the image tower is timed as in a run, with as many images and with their upload: a
     batch that does not fill it would look slower. A CPU encodes image by image, in pieces.
-
-    Args:
-        method: Method of the planned runs.
-        image: A decoded image, whose size is that of the data set's images.
     """
     cfg = method.cfg
     backbone = method.clip.backbone

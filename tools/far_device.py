@@ -113,12 +113,7 @@ class Counts:
 
     @classmethod
     def release(cls, address: int, size: int) -> None:
-        """Subtracts the memory of a tensor that is gone, unless another tensor shares it.
-
-        Args:
-            address: Address of the memory.
-            size: Its size in bytes.
-        """
+        """Subtracts the memory of a tensor that is gone, unless another tensor shares it."""
         cls.storages[address] -= 1
         if not cls.storages[address]:
             del cls.storages[address]
@@ -212,12 +207,7 @@ def to_inner(leaf: Any) -> Any:
 
 
 def to_far(leaf: Any, wrappers: Mapping[int, FarTensor]) -> Any:
-    """The far tensor of a CPU one; everything else as it is.
-
-    Args:
-        leaf: A tensor or another part of a result.
-        wrappers: Far tensors that exist already, by the id() of their CPU tensor.
-    """
+    """The far tensor of a CPU one; everything else as it is."""
     if not isinstance(leaf, Tensor):
         return leaf
     if id(leaf) in wrappers:
@@ -270,11 +260,6 @@ def counter_of(
 
 def check_devices(operation: Any, name: str, near: Sequence[Tensor]) -> None:
     """Refuses CPU tensors among far ones. Pointwise operations may have single numbers, as on CUDA.
-
-    Args:
-        operation: An overload of torch.
-        name: Name of the operator without that of the overload.
-        near: The CPU tensors among its arguments.
     """
     takes_numbers = torch.Tag.pointwise in operation.tags or name.startswith("_foreach")
     for tensor in near:

@@ -172,13 +172,7 @@ def words_of(name: str) -> list[str]:
 
 
 def check_free(name: str, module: str, files: Sequence[Path]) -> None:
-    """Refuses names that are in use: of methods, of modules, of files.
-
-    Args:
-        name: Name of the method.
-        module: Name of its module.
-        files: Files that would be written.
-    """
+    """Refuses names that are in use: of methods, of modules, of files."""
     known = registered_name(name)
     if known in TRAINER_REGISTRY:
         raise ConfigError(f"{known} is a registered method: choose another name than {name}")

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     load_plugins(args.plugin)
     log_to_terminal()
     # Imported here because it imports torch, which a usage error need not wait for.
-    from promptcal.trainers.predict.command import predict_images
+    from promptcal.trainers.predict.predict import predict_images
 
     predict_images(args)
 

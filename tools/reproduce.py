@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
@@ -27,8 +29,19 @@ from promptcal.datasets.utils.cli import (
     tool_parser,
 )
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.registry import nearest
 from promptcal.trainers.experiments.definition import experiment_file, list_experiments
-from promptcal.trainers.experiments.slurm_options import ARRAY_PARALLELISM, check_slurm, parse_slurm
+
+# Of the jobs of a SLURM cluster, under submitit's names. A job is one process, so numbers of nodes
+# and tasks are not among them.
+SLURM_TIME = 240  # minutes of a job; a group that takes longer is continued by the next one
+ARRAY_PARALLELISM = 32  # jobs that run at the same time
+SLURM_NUMBERS = ("time", "cpus_per_task", "gpus_per_node", "gpus_per_task", "signal_delay_s")
+SLURM_TEXTS = (
+    "partition", "account", "qos", "gres", "constraint", "exclude", "nodelist", "mem",
+    "mem_per_cpu", "mem_per_gpu", "comment", "mail_type", "mail_user", "dependency",
+)
+SLURM_UNITS = {"time": " of minutes", "signal_delay_s": " of seconds"}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -111,6 +124,43 @@ def check_options(args: argparse.Namespace) -> None:
         raise ConfigError("--slurm and --detach are for jobs of a cluster: add --cluster slurm")
 
 
+def parse_slurm(pairs: Sequence[str]) -> dict[str, str | int]:
+    """The parameters of submitit's jobs from the pairs of --slurm, such as `partition=gpu`."""
+    parameters: dict[str, str | int] = {"time": SLURM_TIME}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.removeprefix("--").replace("-", "_")
+        if not (equals and key and value and value.isprintable()):
+            raise ConfigError(f"--slurm {pair}: write KEY=VALUE, such as partition=gpu")
+        if key not in (*SLURM_NUMBERS, *SLURM_TEXTS):
+            known = sorted((*SLURM_NUMBERS, *SLURM_TEXTS))
+            raise ConfigError(f"--slurm {pair}: unknown key '{key}'.{nearest(key, known)} Known: "
+                              f"{', '.join(known)}.")
+        if key in SLURM_TEXTS:
+            parameters[key] = value
+            continue
+        if not value.isdecimal() or int(value) == 0:
+            unit = SLURM_UNITS.get(key, "")
+            raise ConfigError(
+                f"--slurm {pair}: {key} must be a whole number{unit}, 1 or more")
+        parameters[key] = int(value)
+    return parameters
+
+
+def check_slurm() -> None:
+    """Refuses if jobs cannot be submitted from here."""
+    if not find_spec("submitit"):
+        raise ConfigError(
+            "--cluster slurm needs submitit: pip install -e '.[slurm]' in promptcal's folder"
+        )
+    if not shutil.which("sbatch"):
+        raise ConfigError(
+            "--cluster slurm needs sbatch, which is not in PATH: give the command on a "
+            "machine of the cluster from which jobs are submitted, or use --jobs N on "
+            "this one"
+        )
+
+
 @resumable()
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
@@ -126,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     load_plugins(args.plugin)
     # Imported here because they import torch, which the list and a usage error need not wait for.
     from promptcal.trainers.experiments.cluster import Cluster, show_groups
+    from promptcal.trainers.experiments.plan import Workspace
     from promptcal.trainers.experiments.plan_table import show_plan
     from promptcal.trainers.experiments.reproduce import (
         download_missing,
@@ -134,7 +185,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         read_experiments,
         reproduce,
     )
-    from promptcal.trainers.experiments.workspace import Workspace
     from promptcal.trainers.report.table import terminal
 
     log_to_terminal()

@@ -54,10 +54,6 @@ def page_address(host: str, port: str) -> str:
     """The address of the page, with runs of one method in one colour and without smoothing.
 
     The curves are averages over the images so far, so they are smooth already.
-
-    Args:
-        host: Name of the computer.
-        port: Port of the page.
     """
     settings = {"smoothing": "0", "runColorGroup": "regex:^([^,]+)"}
     return f"http://{host}:{port}/?{urlencode(settings)}#timeseries"
@@ -179,12 +175,7 @@ def add_name(names: dict[str, Path], name: str, events: Path) -> None:
 
 
 def name_of(description: Mapping[str, str], shared: Collection[str]) -> str:
-    """The method and the other parts of a description that are not shared by all runs.
-
-    Args:
-        description: Description of a run, from `describe`.
-        shared: Names of the parts that are shared.
-    """
+    """The method and the other parts of a description that are not shared by all runs."""
     words = []
     for part, text in description.items():
         if text and (part == "method" or part not in shared):
@@ -247,12 +238,7 @@ def describe(record: RunRecord) -> dict[str, str]:
 
 
 def make_link(link: Path, events: Path) -> None:
-    """Makes a symbolic link, by which TensorBoard shows a run under another name.
-
-    Args:
-        link: The path that is made.
-        events: The folder that it leads to, which need not be there yet.
-    """
+    """Makes a symbolic link, by which TensorBoard shows a run under another name."""
     try:
         link.symlink_to(events, target_is_directory=True)
     except OSError as error:

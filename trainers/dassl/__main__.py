@@ -21,11 +21,7 @@ from .patches import explaining_absent_packages
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs a checkout's train.py in this process.
-
-    Args:
-        argv: The command line after the module's name; None = that of the process.
-    """
+    """Runs a checkout's train.py in this process."""
     parser = argparse.ArgumentParser(
         "python -m promptcal.trainers.dassl",
         description=__doc__,

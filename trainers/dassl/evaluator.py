@@ -1,12 +1,12 @@
 """`TEST.EVALUATOR Calibration`: Dassl's own lines, then calibration metrics, and the run in our
-format.
+format, with the images that Dassl's reader has found.
 """
 from __future__ import annotations
 
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from dassl.evaluation.evaluator import Classification
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ...datasets.base import dataset_info
+from ...datasets.base import DATASET_REGISTRY, Dataset, Datum, dataset_info
 from ...datasets.identity import ImageIdentity, identify
 from ...datasets.image_index import ImageIndex
 from ...datasets.utils.cli import counted
@@ -36,7 +36,6 @@ from ..runs.run_dir import RunDir, read_record
 from ..runs.summary import environment, metrics_of, percent_lines
 from ..vlm.loading import weights_hash
 from ..vlm.numerics import gpu_name, pick_device
-from .convert import DasslDataset
 
 logger = logging.getLogger(__name__)
 
@@ -287,3 +286,40 @@ def settings_with_values(cfg: CfgNode) -> dict[str, Any]:
             continue
         settings[key] = plain
     return unflatten(settings)
+
+
+class DasslDataset(Dataset):
+    """The lists and class names that Dassl's reader has made, with its few-shot sample and its
+    subset of classes.
+    """
+
+    def __init__(self, source: Any, cfg: CfgNode) -> None:
+        super().__init__(Path(cfg.DATASET.ROOT).expanduser().absolute())  # as CoOp's readers do
+        self.train = as_data(source.train_x)
+        self.val = as_data(source.val)
+        self.test = as_data(source.test)
+        names = source.lab2cname
+        labels = set(range(max(names, default=0) + 1))
+        labels.update(item.label for item in self.test)
+        absent = labels - set(names)
+        if absent:
+            raise DataError(f"the data set names no class {min(absent)}: Dassl takes class names "
+                            f"from the training images, of which every class needs one")
+        self.classnames = [str(names[label]) for label in sorted(names)]
+        if cfg.DATASET.NAME in DATASET_REGISTRY:
+            our_reader = DATASET_REGISTRY.get(cfg.DATASET.NAME)
+            self.template = our_reader.template
+            self.augmix = our_reader.augmix  # whether the public scripts use it on this data set
+
+
+def as_data(items: Iterable[Any] | None) -> list[Datum]:
+    """Dassl's list of images as ours.
+
+    Args:
+        items: Objects with `impath`, `label`, `domain` and `classname`; None is an empty list.
+    """
+    data = []
+    for item in items or ():
+        path = str(Path(item.impath))
+        data.append(Datum(path, int(item.label), int(item.domain), item.classname))
+    return data

@@ -27,9 +27,9 @@ from ...datasets.utils.errors import UserError, one_line
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ...datasets.utils.lock import SILENCE, TOUCH_SECONDS, FolderLock, read_owner
 from ...datasets.utils.progress import PlainProgress, progress_bar
+from .plan import Workspace
 from .planned_run import PlannedRun, WorkGroup
 from .run import number_of_images, run_group
-from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -212,10 +212,6 @@ class Cluster:
 
         They have something to do and no job. This command has not submitted them before, unless
         their job was cut short.
-
-        Args:
-            groups: The runs, in groups that share a job.
-            attempts: How often this command has submitted each group, by its number.
         """
         numbers = []
         for number, group in enumerate(groups):
@@ -383,15 +379,7 @@ def runs_of(groups: Sequence[WorkGroup]) -> list[PlannedRun]:
 
 
 def show_groups(groups: Sequence[WorkGroup], array_parallelism: int) -> str:
-    """For a dry run: the jobs that would be submitted.
-
-    Args:
-        groups: The runs, in groups that share a job.
-        array_parallelism: How many jobs run at the same time.
-
-    Returns:
-        A table; "" if there is nothing to do.
-    """
+    """For a dry run: a table of the jobs that would be submitted; "" if there are none."""
     rows = []
     for group in groups:
         to_compute = [run for run in group if run.is_left]

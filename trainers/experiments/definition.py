@@ -1,7 +1,7 @@
 """An experiment as its yaml file in configs/experiments defines it: its runs and what they make.
 
 Imports neither torch nor matplotlib, so that the list of experiments and a misspelt name are
-answered at once.
+answered at once. Where a function takes `where`, messages name the file by it.
 """
 from __future__ import annotations
 
@@ -258,13 +258,7 @@ def without_duplicates(names: Iterable[str]) -> list[str]:
 
 
 def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
-    """The experiment in a yaml file's content. A ConfigError names the invalid field.
-
-    Args:
-        name: Name of the experiment.
-        content: Content of the yaml file.
-        source: The file, for messages.
-    """
+    """The experiment in a yaml file's content. A ConfigError names the invalid field."""
     where = f"experiment {source}"
     demo = DEMO
     if "demo" in content:
@@ -279,12 +273,7 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
 
 
 def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlace]:
-    """The data sets of an experiment: names, and mappings for those with a root of their own.
-
-    Args:
-        entries: The entries of the yaml file.
-        where: Name of the file, for messages.
-    """
+    """The data sets of an experiment: names, and mappings for those with a root of their own."""
     datasets: list[str | DatasetPlace] = []
     places = []
     for entry in entries:
@@ -306,10 +295,6 @@ def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlac
 
 def parse_place(entry: Mapping[Any, Any], where: str) -> DatasetPlace:
     """`{table: /lab/ham}`; other keys are settings, those of DATASET also as `columns`, `label` …
-
-    Args:
-        entry: The entry of the yaml file.
-        where: Name of the file, for messages.
     """
     readers = {}
     settings: dict[str, object] = {}
@@ -344,12 +329,7 @@ def dataset_class(dataset: str) -> type[Any]:
 
 
 def parse_run_groups(groups: Any, where: str) -> list[RunGroup]:
-    """The groups of runs of an experiment.
-
-    Args:
-        groups: The groups of the yaml file.
-        where: Name of the file, for messages.
-    """
+    """The groups of runs of an experiment."""
     if not isinstance(groups, list | tuple):
         raise ConfigError(f"runs in {where} must be a list of groups, each with methods")
     return [build(RunGroup, group, f"runs in {where}") for group in groups]
@@ -359,11 +339,6 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
     """An instance of the dataclass `kind` from a mapping.
 
     Unknown, missing and mistyped fields are errors.
-
-    Args:
-        kind: The dataclass.
-        content: Fields of the mapping, by name.
-        where: What the mapping is, for messages.
     """
     try:
         instance = kind(**content)
@@ -386,13 +361,8 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
 
 
 def check_experiment(experiment: Experiment, where: str) -> None:
-    """Refuses unknown names before anything is planned.
-
-    Args:
-        experiment: The experiment as its yaml file defines it.
-        where: Name of the file, for messages.
-    """
-    from ..report.figures.select import FIGURES
+    """Refuses unknown names before anything is planned."""
+    from ..report.figures.select import FIGURES  # imports torch and matplotlib
     from ..report.metrics import known_metrics
 
     try:

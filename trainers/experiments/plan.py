@@ -1,6 +1,7 @@
 """From an experiment to its runs: what each run is, and where it is stored.
 
-`expand` plans all runs, `select` takes those that `--only` names.
+A `Workspace` holds what the command says for all runs. `expand` plans the runs of an experiment in
+it, `select` takes those that `--only` names.
 """
 from __future__ import annotations
 
@@ -27,9 +28,86 @@ from ..coop import CoOp
 from ..registry import method_key
 from ..report.choices import refers_to
 from ..runs.record import canonical_json
+from ..vlm.loading import SMALL
 from .definition import DatasetPlace, Experiment, RunGroup, find_dataset
 from .planned_run import PlannedRun, data_folder
-from .workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where data is read and results are written, and the command's settings for all runs.
+
+    Attributes:
+        root: Folder of the data sets; "" = the default one.
+        output: Folder of the results.
+        cache: Folder of view features; None = a folder below `output`.
+        demo: Whether embedded data replaces the data sets.
+        limit: Number of test images per run; 0 = all.
+        opts: KEY VALUE pairs for every run.
+        backbone: Replaces the experiments' backbones; "" = none.
+        choose: Swept settings whose value is chosen on validation runs, which are planned too.
+        choose_by: The metric by which it is chosen.
+        overwrite: Whether to start again in folders that hold other runs than the planned ones.
+        baseline: The method that rows are compared with; "" = that of the paper's tables.
+        ours: The methods whose rows state the difference; () = all.
+    """
+
+    root: str = ""
+    output: Path = Path("output")
+    cache: Path | None = None
+    demo: bool = False
+    limit: int = 0
+    opts: tuple = ()
+    backbone: str = ""
+    choose: tuple[str, ...] = ()
+    choose_by: str = "ece"
+    overwrite: bool = False
+    baseline: str = ""
+    ours: tuple[str, ...] = ()
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where run folders lie; a demo has a folder of its own."""
+        if self.demo:
+            return self.output / "demo"
+        return self.output
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where view features are stored."""
+        return self.cache or self.runs_dir / "cache"
+
+    def backbones(self, experiment: Experiment) -> list[str]:
+        """The backbones that an experiment is run with."""
+        if self.backbone:
+            return [self.backbone]
+        if self.demo:
+            return [SMALL]
+        return list(experiment.backbones)
+
+    def datasets(self, experiment: Experiment) -> Sequence[str | DatasetPlace]:
+        """The data sets that an experiment is run on."""
+        if self.demo:
+            return experiment.demo.datasets
+        return experiment.datasets
+
+    def run_groups(self, experiment: Experiment, dataset: str | DatasetPlace) -> list[RunGroup]:
+        """The experiment's groups of runs on a data set."""
+        groups = experiment.runs
+        if self.demo and experiment.demo.runs:
+            groups = experiment.demo.runs
+        return [group for group in groups if not group.datasets or str(dataset) in group.datasets]
+
+    def outcome_dir(self, name: str) -> Path:
+        """Where the tables and figures of an experiment are written, by its name."""
+        return self.runs_dir / "experiments" / name
+
+    def is_demo_of(self, experiment: Experiment) -> bool:
+        """Whether embedded data replaces that of an experiment.
+
+        Experiments without data, such as the count of operations, are the same in a demo.
+        """
+        return self.demo and bool(experiment.datasets)
 
 
 def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
@@ -85,7 +163,9 @@ class Planner:
 
     def plan_prompt(self, shots: int) -> PlannedRun:
         """The CoOp run that trains the prompt from this many labelled images per class."""
-        cfg = self.configure(CoOp.__name__, {"DATASET.NUM_SHOTS": shots, **self.coop})
+        settings = {"DATASET.NUM_SHOTS": shots, **self.coop}
+        cfg = configure(
+            self.workspace, CoOp.__name__, self.dataset, self.backbone, self.seed, settings)
         return self.planned(cfg, {}, shots, None)
 
     def plan_run(
@@ -105,7 +185,7 @@ class Planner:
             settings[key] = fill_in(value, self.workspace, self.dataset)
         if split:
             settings["TEST.SPLIT"] = split
-        cfg = self.configure(method, settings)
+        cfg = configure(self.workspace, method, self.dataset, self.backbone, self.seed, settings)
         if prompt is None:
             return self.planned(cfg, variant, 0, None)
         # The checkpoint's path is too long for a folder's name, so the tag says how it was trained.
@@ -138,10 +218,6 @@ class Planner:
             overwrite=self.workspace.overwrite,
         )
 
-    def configure(self, method: str, settings: Mapping[str, object]) -> CfgNode:
-        """The config of a method on this data set, with this backbone and seed."""
-        return configure(self.workspace, method, self.dataset, self.backbone, self.seed, settings)
-
     def prompt_tag(self, prompt: PlannedRun) -> str:
         """Names a trained prompt in the folders of the runs that start from it.
 
@@ -167,11 +243,6 @@ def fill_in(value: object, workspace: Workspace, dataset: str | DatasetPlace) ->
     """A swept value with its placeholders filled in.
 
     {root} is the data root, {configs} the folder of configs and {dataset} the data set's name.
-
-    Args:
-        value: Value of a setting; only texts have placeholders.
-        workspace: Where data is read.
-        dataset: Name of the data set, or where it lies.
     """
     if not isinstance(value, str):
         return value
@@ -255,37 +326,42 @@ def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
 
     For each kind of name given (method, data set, backbone), one of the names must match.
 
-    Args:
-        runs: Runs of all experiments.
-        only: Names, in any spelling.
-
     Raises:
         ConfigError: If no run has one of the names.
     """
-    names = {run: names_of(run) for run in runs}
     wanted: dict[str, set[str]] = {"method": set(), "dataset": set(), "backbone": set()}
     for name in only:
-        kind = find_kind(name, wanted, names.values())
-        if not kind:
-            known: set[str] = set()
-            for run in runs:
-                known.update((run.method, run.dataset, run.backbone))
-            raise ConfigError(
-                f"--only {name}: no such method, data set or backbone here."
-                f"{nearest(name, sorted(known))} Known: {', '.join(sorted(known))}.")
-        wanted[kind].add(method_key(name))
+        wanted[kind_of(name, runs)].add(method_key(name))
 
     selected = set()
     for run in runs:
+        names = names_of(run)
         matches = True
         for kind, keys in wanted.items():
-            if keys and keys.isdisjoint(names[run][kind]):
+            if keys and keys.isdisjoint(names[kind]):
                 matches = False
         if matches:
             selected.add(run)
             if run.prompt:
                 selected.add(run.prompt)
     return [run for run in runs if run in selected]
+
+
+def kind_of(name: str, runs: Iterable[PlannedRun]) -> str:
+    """Whether a name of `--only` is that of a method, dataset or backbone; the first that fits."""
+    kinds = []
+    known: set[str] = set()
+    for run in runs:
+        known.update((run.method, run.dataset, run.backbone))
+        for kind, names in names_of(run).items():
+            if method_key(name) in names:
+                kinds.append(kind)
+    for kind in ("method", "dataset", "backbone"):
+        if kind in kinds:
+            return kind
+    raise ConfigError(
+        f"--only {name}: no such method, data set or backbone here."
+        f"{nearest(name, sorted(known))} Known: {', '.join(sorted(known))}.")
 
 
 def names_of(run: PlannedRun) -> dict[str, set[str]]:
@@ -295,19 +371,3 @@ def names_of(run: PlannedRun) -> dict[str, set[str]]:
         "dataset": {method_key(run.dataset), method_key(run.dataset_name)},
         "backbone": {method_key(run.backbone)},
     }
-
-
-def find_kind(name: str, kinds: Iterable[str], names: Iterable[Mapping[str, set[str]]]) -> str:
-    """What a name is: the first kind in which a run has it; "" if no run has it.
-
-    Args:
-        name: Name of a method, data set or backbone, as on the command line.
-        kinds: method, dataset, backbone.
-        names: For each run its names by kind, from `names_of`.
-    """
-    by_run = list(names)
-    for kind in kinds:
-        for run_names in by_run:
-            if method_key(name) in run_names[kind]:
-                return kind
-    return ""

@@ -1,13 +1,20 @@
-"""The plan as text: which runs, what is finished, and what the rest takes."""
+"""The plan as text: which runs, what is finished, and what the rest takes.
+
+Times come from finished runs of the same kind. Where there is none the time is unknown: a pilot
+with a few images (`--limit`) makes it known.
+"""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
+import torch
 from tabulate import tabulate
 
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
+from ...datasets.utils.files import read_json
 from ..config.layers import read_pairs
 from ..config.settings import (
     effective_settings,
@@ -18,15 +25,33 @@ from ..config.settings import (
 )
 from ..functional.significance import SD_ALIKE, SD_NEAR_ZERO, smallest_difference
 from ..registry import method_info
-from .planned_run import PlannedRun, work_groups
+from ..runs.record import RunRecord
+from .plan import Workspace
+from .planned_run import PlannedRun, inspect_data, work_groups
 from .run_state import RunState
-from .timing import Estimate, estimate
-from .workspace import Workspace
 
 HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time",
          "disk"]
 DATA_STATES = ("ok", "partial", "faulty", "absent")
 FEW_IMAGES = 1000  # below which a plan says what differences can be shown
+# Numbers in a feature, by backbone.
+WIDTHS = {"small": 128, "RN101": 512, "ViT-B/32": 512, "ViT-B/16": 512, "ViT-L/14": 768,
+          "ViT-L/14@336px": 768}
+WIDEST = 1024  # of any other backbone
+BYTES_PER_CLASS = 8  # of an image in predictions.npz: two logits
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What an unfinished run takes.
+
+    Attributes:
+        disk: Disk space in bytes.
+        seconds: Time; None if it is not known.
+    """
+
+    disk: float
+    seconds: float | None = None
 
 
 def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -> str:
@@ -34,10 +59,6 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -
 
     One experiment has a row for each backbone and data set, several have a row for each backbone.
     Time and disk of a run that experiments share count in the first of them.
-
-    Args:
-        plans: The runs of each experiment, by its name.
-        workspace: Where data is read and results are written.
     """
     runs: dict[PlannedRun, None] = {}
     for plan in plans.values():
@@ -103,12 +124,7 @@ def few_images_lines(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
-    """Keys of the settings given by --set that have no effect on any run.
-
-    Args:
-        runs: All planned runs.
-        workspace: Holds the settings of the command.
-    """
+    """Keys of the settings given by --set that have no effect on any run."""
     known = leaves(get_cfg_default())
     unused = []
     for key, _ in read_pairs(workspace.opts):
@@ -140,12 +156,7 @@ def conflict_lines(states: Mapping[PlannedRun, RunState], workspace: Workspace) 
 
 
 def rows_of_plan(plan: Sequence[PlannedRun], by_dataset: bool) -> list[list[PlannedRun]]:
-    """The runs of each backbone, or of each backbone and data set.
-
-    Args:
-        plan: All runs of an experiment.
-        by_dataset: Whether each data set has a row of its own.
-    """
+    """The runs of each backbone, or of each backbone and data set."""
     rows: dict[tuple[str, str], list[PlannedRun]] = {}
     for run in plan:
         dataset = run.dataset if by_dataset else ""
@@ -213,8 +224,9 @@ def data_lines(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
     """The state of the data, and the remedy for each set that is not complete."""
     states = {}
     for run in runs:
-        if run.data_state:
-            states[run.dataset_name] = run.data_state
+        state = inspect_data(run.data_place)
+        if state:
+            states[run.dataset_name] = state
     if not states:
         return []
 
@@ -252,3 +264,64 @@ def size_text(costs: Sequence[Estimate]) -> str:
     if size < 1e9:
         return f"{size / 1e6:.0f} MB"
     return f"{size / 1e9:.1f} GB"
+
+
+def estimate(
+    runs: Sequence[PlannedRun], finished: Collection[PlannedRun],
+) -> dict[PlannedRun, Estimate]:
+    """Time and disk space of each unfinished run.
+
+    View features count for the first run that makes them. Jacobians are not counted.
+    """
+    times: dict[tuple, list[float]] = {}
+    # Features that are on disk, or that a run before in the plan makes.
+    available = {run.features_key for run in finished}
+    bytes_per_number = 2 if torch.cuda.is_available() else 4
+
+    estimates = {}
+    for run in runs:
+        if run in finished:
+            continue
+        images, classes = run.size
+        disk = images * BYTES_PER_CLASS * classes
+        encodes = run.features_key not in available
+        available.add(run.features_key)
+        if encodes:
+            width = WIDTHS.get(run.backbone, WIDEST)
+            disk += images * run.num_views * width * bytes_per_number
+        seconds = None
+        # Of runs that take about the same time per image.
+        kind = (run.folder.parents[3], run.backbone, run.num_views, run.cfg.TTA.STEPS)
+        if kind not in times:
+            times[kind] = times_per_image(run)
+        measured = times[kind]
+        if measured and not run.trains_prompt:
+            # The slowest had to encode the views, the fastest read them from the cache.
+            per_image = max(measured) if encodes else min(measured)
+            seconds = images * per_image
+        estimates[run] = Estimate(disk, seconds)
+    return estimates
+
+
+def times_per_image(run: PlannedRun) -> list[float]:
+    """Seconds per image of finished runs of the same kind, pilots with fewer images included.
+
+    They have the same data set, backbone, number of views and steps, and may have another method: a
+    penalty costs little.
+    """
+    # A folder is <data set>/<method>/<backbone>/<tag>/<seed>.
+    backbone = run.folder.parents[1].name
+    times = []
+    for file in sorted(run.folder.parents[3].glob(f"*/{backbone}/*/*/results.json")):
+        results = read_json(file)
+        if not isinstance(results, dict) or not results.get("complete"):
+            continue
+        try:
+            record = RunRecord.from_json(results.get("record"))
+        except ValueError:  # of another release, or damaged
+            continue
+        steps = record.method.get("settings", {}).get("TTA.STEPS", run.cfg.TTA.STEPS)
+        seconds = results.get("seconds_per_image")
+        if record.views.get("count") == run.num_views and steps == run.cfg.TTA.STEPS and seconds:
+            times.append(float(seconds))
+    return times

@@ -3,19 +3,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from yacs.config import CfgNode
 
-from ...datasets.download.verify import Finding
+from ...datasets import DATASET_REGISTRY, build_dataset
+from ...datasets.download.verify import Finding, inspect
+from ...datasets.file_dataset import FileDataset
 from ..config.settings import Role, backbone_name, effective_settings, find_setting, setting_words
 from ..coop import epochs_of
 from ..registry import method_info
 from ..runs.record import canonical_json
 from ..vlm.prompt_files import checkpoint_path
-from .data_state import dataset_size, inspect_data
 from .run_state import RunState, run_state
+
+
+class DataPlace(NamedTuple):
+    """Where a data set lies and how its folder is read: the settings of DATASET."""
+
+    name: str
+    root: str
+    columns: str
+    classnames: str
 
 
 @dataclass(frozen=True)
@@ -113,15 +124,10 @@ class PlannedRun:
         return self.cfg.TEST.SPLIT
 
     @property
-    def data_state(self) -> Finding | None:
-        """The state of its data; None for embedded data, which is always there."""
-        return inspect_data(*self.data_place)
-
-    @property
-    def data_place(self) -> tuple[str, str, str, str]:
-        """The data set, its root, and how it is read: DATASET.COLUMNS and DATASET.CLASSNAMES."""
+    def data_place(self) -> DataPlace:
+        """Where its data lies."""
         data = self.cfg.DATASET
-        return self.dataset_name, data.ROOT, data.COLUMNS, data.CLASSNAMES
+        return DataPlace(data.NAME, data.ROOT, data.COLUMNS, data.CLASSNAMES)
 
     @property
     def uses_views(self) -> bool:
@@ -162,7 +168,7 @@ class PlannedRun:
     @cached_property
     def size(self) -> tuple[int, int]:
         """Number of images that are predicted, and number of classes."""
-        images, classes = dataset_size(*self.data_place, self.split)
+        images, classes = dataset_size(self.data_place, self.split)
         if self.cfg.TEST.LIMIT:
             images = min(self.cfg.TEST.LIMIT, images)
         return images, classes
@@ -205,6 +211,42 @@ def data_folder(cfg: CfgNode) -> str:
         return str(Path(cfg.DATASET.ROOT).expanduser().resolve())
     except (OSError, RuntimeError, ValueError):  # the run names what is wrong with it
         return str(cfg.DATASET.ROOT)
+
+
+@cache
+def inspect_data(place: DataPlace) -> Finding | None:
+    """The state of a data set: ok, partial, faulty or absent; None for an embedded one."""
+    kind = DATASET_REGISTRY.get(place.name)
+    if not issubclass(kind, FileDataset):
+        return None
+    options = {}
+    for option in ("columns", "classnames"):
+        value = getattr(place, option)
+        if value and option in kind.options:
+            options[option] = value
+    return inspect(kind, Path(place.root).expanduser(), options=options)
+
+
+@cache
+def dataset_size(place: DataPlace, split: str) -> tuple[int, int]:
+    """Number of images of a split, and number of classes.
+
+    If the data set is not there, they are those of the published test split.
+    """
+    state = inspect_data(place)
+    if state and (split == "test" or not state.test):
+        images = state.test or state.cls.expected_test
+        classes = state.classes or state.cls.expected_classes or 0
+        return images, classes
+    root = place.root
+    if not state:  # embedded data, which has no folder
+        root = ""
+    dataset = build_dataset(
+        place.name, root, columns=place.columns, classnames=place.classnames)
+    items = dataset.test
+    if split == "val":
+        items = dataset.val
+    return len(items), len(dataset.classnames)
 
 
 # Runs on the same images, in the order in which one process computes them.

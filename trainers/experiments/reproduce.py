@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,14 +16,12 @@ from ..report.choices import check_choice
 from ..report.measure import Measured
 from ..vlm.loading import check_name, find_loader
 from .cluster import Cluster
-from .data_state import dataset_size, inspect_data
 from .definition import Experiment, add, read_all_experiments, read_experiment, zero_shot_only
 from .outcome import Outcome, write_index, write_outcome
-from .plan import check_folders, expand, select
-from .planned_run import PlannedRun, WorkGroup, work_groups
+from .plan import Workspace, check_folders, expand, select
+from .planned_run import PlannedRun, WorkGroup, dataset_size, inspect_data, work_groups
 from .run import run_groups
 from .run_state import RECORDS, few_log_lines
-from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +64,7 @@ class Reproduced:
     problems: dict[str, str] = field(default_factory=dict)
 
     def summary(self, asked: int) -> str:
-        """What was computed and written, and what failed, a line each.
-
-        Args:
-            asked: Number of experiments that the command asked for.
-        """
+        """What was computed and written, and what failed, a line each."""
         written = f"{len(self.outcomes)} of {counted(asked, 'outcome')} written"
         lines = [f"{counted(self.computed, 'run')} done now; {written}"]
         for name, outcome in self.outcomes.items():
@@ -104,10 +98,13 @@ def read_experiments(
     for name in names:
         if name != "all":
             experiment = read_experiment(name)
-            check_other_file(chosen.get(experiment.name), experiment, name)
+            # The tables of two files of one name would be written to one folder.
+            if chosen.get(experiment.name, experiment) != experiment:
+                raise ConfigError(f"{name} has the name of another experiment of this command: "
+                                  f"rename the file")
             chosen[experiment.name] = experiment
     if added:
-        check_added(", ".join(names), added, chosen.values(), demo)
+        check_added(chosen, added, demo)
         for key, experiment in chosen.items():
             if experiment.runs:
                 chosen[key] = add(experiment, added)
@@ -117,33 +114,19 @@ def read_experiments(
     return Catalogue(known, chosen, problems)
 
 
-def check_other_file(first: Experiment | None, second: Experiment, name: str) -> None:
-    """Refuses two files of one name: their tables would be written to one folder.
-
-    Args:
-        first: The experiment that has the name already; None = there is none.
-        second: The experiment that is to be added.
-        name: Name of the experiment or its group, as on the command line.
-    """
-    if first is not None and first != second:
-        raise ConfigError(
-            f"{name} has the name of another experiment of this command: rename the file"
-        )
-
-
 def check_added(
-    name: str, added: Sequence[str], experiments: Iterable[Experiment], demo: bool,
+    experiments: Mapping[str, Experiment], added: Sequence[str], demo: bool,
 ) -> None:
     """Refuses additions to experiments without runs, and data sets in a demo.
 
     Args:
-        name: Name of the experiment or its group, as on the command line.
+        experiments: Experiments to which methods and data sets are added, by name.
         added: Names of methods and data sets.
-        experiments: Experiments to which they are added.
         demo: Whether embedded data replaces the data sets.
     """
-    if not any(experiment.runs for experiment in experiments):
-        raise ConfigError(f"--add {' '.join(added)}: {name} has no runs to add to")
+    if not any(experiment.runs for experiment in experiments.values()):
+        raise ConfigError(
+            f"--add {' '.join(added)}: {', '.join(experiments)} has no runs to add to")
     datasets = [each for each in added if not find_method(each)]
     if demo and datasets:
         raise ConfigError(f"--add {' '.join(datasets)}: --demo takes methods only, its data sets "
@@ -164,7 +147,11 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
     RECORDS.forget()  # a command before, in this process, may have seen other data
     if workspace.root and not workspace.demo:
         data_root(workspace.root)
-    check_choice(workspace.choose, swept_keys(catalogue.chosen.values()), workspace.choose_by)
+    swept_keys: list[str] = []
+    for experiment in catalogue.chosen.values():
+        for group in experiment.runs:
+            swept_keys += group.sweep
+    check_choice(workspace.choose, swept_keys, workspace.choose_by)
     family, name = find_loader(workspace.backbone)
     if name and family is None:
         check_name(name)
@@ -187,22 +174,8 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
     return plans
 
 
-def swept_keys(experiments: Iterable[Experiment]) -> list[str]:
-    """The settings that the experiments sweep."""
-    keys: list[str] = []
-    for experiment in experiments:
-        for group in experiment.runs:
-            keys += group.sweep
-    return keys
-
-
 def reduce_plans(plans: Plans, only: Sequence[str]) -> Plans:
-    """The plans with the selected runs. Experiments without any of them are left out.
-
-    Args:
-        plans: The runs of each experiment.
-        only: Names of methods, data sets and backbones.
-    """
+    """The plans with the selected runs. Experiments without any of them are left out."""
     runs = all_runs(plans)
     if not runs:
         raise ConfigError(f"--only takes a part of an experiment's runs, and {', '.join(plans)} "
@@ -228,11 +201,6 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     """Downloads what is not below the root, for an experiment that may do so (`study: download`).
 
     What cannot be downloaded is reported with the manual steps, and its runs fail.
-
-    Args:
-        experiment: The experiment.
-        workspace: Where data is read.
-        only: Names of methods, data sets and backbones; () for all runs.
     """
     if not experiment.study.get("download") or workspace.demo:
         return
@@ -242,9 +210,9 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     runs = expand(experiment, workspace)
     if only:
         runs = select(runs, only)
-    for name, folder, columns, classnames in dict.fromkeys(run.data_place for run in runs):
-        root = Path(folder).expanduser()
-        state = inspect_data(name, folder, columns, classnames)
+    for place in dict.fromkeys(run.data_place for run in runs):
+        root = Path(place.root).expanduser()
+        state = inspect_data(place)
         if state and state.state == "absent" and state.cls.can_be_downloaded():
             logger.info("%s is not in %s: downloading it, as %s does", state.cls.key(), root,
                         tool("download"))

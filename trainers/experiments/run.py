@@ -112,11 +112,6 @@ def run_parallel(
 ) -> dict[PlannedRun, str]:
     """Computes the largest groups first. Each has a process, so that a crash affects no other.
 
-    Args:
-        groups: The runs, in groups that share a process.
-        jobs: Number of processes at the same time.
-        bar: Counts finished runs.
-
     Returns:
         Why a run failed, by run; {} if none did.
     """
@@ -234,11 +229,6 @@ def work(group: WorkGroup, sender: Connection, jobs: int) -> None:
 
     The worker takes its share of the cores, writes nothing to the terminal, and ends when its
     parent ends.
-
-    Args:
-        group: The runs to compute.
-        sender: Gets the result of `run_group`.
-        jobs: Number of processes at the same time.
     """
     # Ctrl-C reaches the parent too, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

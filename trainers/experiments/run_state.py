@@ -73,10 +73,6 @@ def read_folder(path: Path, stamps: Hashable) -> FolderState:
     """What a folder holds. It is read again only if its files have changed.
 
     The predictions of a finished run are hashed, and a progress bar asks every two seconds.
-
-    Args:
-        path: The folder.
-        stamps: Stamps of its files.
     """
     return inspect_folder(path)
 
@@ -112,12 +108,7 @@ class PlannedRecords:
         self.lock = RLock()  # several threads wait for processes
 
     def get(self, key: str, cfg: CfgNode) -> RunRecord:
-        """The record that a run would have if it started now.
-
-        Args:
-            key: Key of the planned run.
-            cfg: All its settings.
-        """
+        """The record that a run would have if it started now."""
         prompt = Path(cfg.MODEL.INIT_WEIGHTS)
         depends_on = (key, cfg.OUTPUT_DIR, cfg.DATASET.ROOT, file_stamp(prompt))
         with self.lock, few_log_lines():
@@ -128,13 +119,7 @@ class PlannedRecords:
     def explain(self, path: Path, folder: FolderState, cfg: CfgNode) -> str:
         """In what a run in a folder differs from the run with these settings, as one line.
 
-        Args:
-            path: Path of the folder.
-            folder: Content of the folder.
-            cfg: All settings of the planned run.
-
-        Returns:
-            "" if they do not differ.
+        "" if they do not differ.
         """
         with self.lock, few_log_lines():
             trainer = self.make_trainer(cfg)

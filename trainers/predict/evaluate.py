@@ -159,9 +159,6 @@ def settings_of_object(dataset: Dataset) -> dict[str, object]:
     """The settings that say which images a data set holds, from which labels are made.
 
     It was read before the call, so the call cannot change them.
-
-    Args:
-        dataset: From `build_dataset`, or made by its class, which reads all images.
     """
     settings = {**ALL_DATA.settings(), **dataset.read_settings}
     if dataset.corruption:

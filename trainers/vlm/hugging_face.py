@@ -198,7 +198,6 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
         row=tokenizer(ANCHOR).input_ids,
         pad=tokenizer.pad_token_id or 0,
         control=control,
-        decode=lambda token: tokenizer.decode([token]),
     )
 
 

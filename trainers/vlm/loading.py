@@ -76,7 +76,6 @@ TOKENIZER = Tokenizer(
     end=(END,),
     pad=0,
     control=frozenset({START, END}),
-    decode=lambda token: tokenizer.decode([token]),
 )
 
 

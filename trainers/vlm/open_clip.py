@@ -169,7 +169,6 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
             row=row,
             pad=pad,
             control=tokenizer.all_special_ids,
-            decode=lambda token: tokenizer.decode([token]),
         )
     inner = tokenizer.tokenizer
 
@@ -178,8 +177,7 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
 
     # The token for unknown words stands for text, so it is no control token.
     control = [token for token in inner.all_special_ids if token != inner.unk_token_id]
-    return Tokenizer.around(
-        encode, row=row, pad=pad, control=control, decode=lambda token: inner.decode([token]))
+    return Tokenizer.around(encode, row=row, pad=pad, control=control)
 
 
 def pixels_of(config: dict[str, Any]) -> Pixels:

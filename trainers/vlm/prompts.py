@@ -37,12 +37,11 @@ class Tokenizer:
     end: tuple[int, ...]
     pad: int
     control: frozenset[int]  # tokens that are not words
-    decode: Callable[[int], str] | None = None  # the text of one token; None = not known
 
     @classmethod
     def around(
         cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int,
-        control: Sequence[int] = (), decode: Callable[[int], str] | None = None,
+        control: Sequence[int] = (),
     ) -> Tokenizer:
         """Wraps a tokenizer of a library. Start and end tokens are found in a row of tokens.
 
@@ -51,7 +50,6 @@ class Tokenizer:
             row: The library's own tokens of the text ANCHOR, control tokens included.
             pad: The token of the padding.
             control: Other control tokens.
-            decode: A function that returns the text of one token; None = not known.
         """
         row = list(row)
         word = encode(ANCHOR)
@@ -63,7 +61,7 @@ class Tokenizer:
             )
         start = tuple(row[: positions[0]])
         end = tuple(row[positions[0] + len(word) :])
-        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}), decode)
+        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}))
 
     def beginning(self, text: str) -> list[int]:
         """Returns the tokens of a text at the beginning of a prompt.

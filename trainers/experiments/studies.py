@@ -1,10 +1,12 @@
-"""Tables of what one step of tuning does to the similarities of classes and to the lower bound of
-confidence.
+"""Tables that experiments compute without runs.
+
+`complexity` counts the operations of each regulariser by its formula. `theory_tables` shows what
+tuning does to the similarities of classes and to the lower bound of confidence.
 """
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,23 +14,114 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ....datasets.base import dataset_info
-from ....datasets.utils.cli import counted, plural
-from ....datasets.utils.errors import ConfigError
-from ....datasets.utils.files import write_arrays
-from ...base import BaseTrainer
-from ...config.settings import backbone_name, path_safe
-from ...functional import theory
-from ...functional.arrays import Array
-from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
-from ...report.table import Entry, RowBlock, Table, TableRow
-from ...runs.run_dir import batched
-from ..definition import DatasetPlace
-from ..finished_runs import FinishedRuns
-from ..plan import configure
-from ..workspace import Workspace
+from ...datasets.base import dataset_info
+from ...datasets.utils.cli import counted, plural
+from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.files import write_arrays
+from ..base import BaseTrainer
+from ..config.settings import backbone_name, path_safe
+from ..functional import theory
+from ..functional.arrays import Array
+from ..registry import ZERO_SHOT, backbone_label, build_trainer, method_info
+from ..report import published as paper
+from ..report.cells import published_lines
+from ..report.table import Entry, RowBlock, Table, TableRow
+from ..runs.run_dir import batched
+from .definition import DatasetPlace, Experiment
+from .plan import Workspace, configure
 
 logger = logging.getLogger(__name__)
+
+Count = Callable[[int, int], int]  # (K, d) -> operations
+
+
+class Operations(NamedTuple):
+    """Operations that the value of a regulariser takes, for K classes and d features.
+
+    Each addition, multiplication, division, root or comparison counts as one. The sorting behind
+    SoC's δ is not counted.
+    """
+
+    products: Count  # in products of matrices
+    singles: Count  # elementwise
+
+
+def cubic_products(k: int, d: int) -> int:
+    """Operations of O-TPT's penalty as printed, in matrix products, for k classes of d features."""
+    return 2 * k**2 * d + 2 * k**3  # T Tᵀ; each row through its reflector
+
+
+def cubic_singles(k: int, d: int) -> int:
+    """Operations of O-TPT's penalty as printed, elementwise."""
+    # Three passes over the reflectors (outer product, factor, difference from I); on S: row norms,
+    # normals, their squares, the final difference and its norms.
+    return 3 * k**3 + 9 * k**2
+
+
+def similarity_products(k: int, d: int) -> int:
+    """Operations of the cosines of all pairs of classes, in matrix products."""
+    return 2 * k**2 * d
+
+
+def closed_form_singles(k: int, d: int) -> int:
+    """Operations of O-TPT's penalty in closed form, elementwise."""
+    return 2 * k**2 + 2 * k  # squares, their sums, roots, mean
+
+
+def soc_singles(k: int, d: int) -> int:
+    """Operations of SoC's penalty, elementwise."""
+    # Per pair: minimum, maximum, two of the normalisation, margin, half, difference, product, sum.
+    return 9 * k * (k - 1) // 2
+
+
+CLOSED_FORM = "closed form (used here)"
+REGULARISERS: Mapping[tuple[str, str], Operations] = {  # method and variant
+    ("OTPT", ""): Operations(cubic_products, cubic_singles),
+    ("OTPT", CLOSED_FORM): Operations(similarity_products, closed_form_singles),
+    ("SoC", ""): Operations(similarity_products, soc_singles),
+}
+
+
+def complexity(experiment: Experiment, is_demo: bool) -> list[Table]:
+    """Operations of O-TPT's and SoC's penalties by number of classes.
+
+    Args:
+        experiment: Its study says for which numbers of classes and features.
+        is_demo: Whether the paper's figures are left out.
+    """
+    classes: Sequence[int] = experiment.study["classes"]
+    features: int = experiment.study["features"]
+    published = ""
+    if experiment.published and not is_demo:
+        published = experiment.published[0]
+    rows: list[TableRow] = []
+    for (method, variant), operations in REGULARISERS.items():
+        entries: list[Entry | None] = []
+        for k in classes:
+            count = operations.products(k, features) + operations.singles(k, features)
+            entries.append(Entry(count / 1e6))
+        label = method_info(method).label
+        if variant:
+            label += f", {variant}"
+        row = TableRow(label, method, entries)
+        rows.append(row)
+        if published and not variant:
+            cells = [paper.find(published, "mflops", method, str(k)) for k in classes]
+            rows += published_lines(row, cells, with_differences=True)
+    notes = [
+        f"Forward only, text features of width {features}; the sorting behind δ is not counted.",
+        "O-TPT reflects each row of the K×K similarities by a K×K matrix, as its public code does. "
+        "The closed form has the same value and gradient without the reflectors.",
+    ]
+    if published:
+        notes.append(
+            f"Rows marked published are from {paper.where_printed(published)} and were not "
+            "measured here."
+        )
+    columns = [f"{k} classes" for k in classes]
+    block = RowBlock("MFLOPs of one penalty", rows)
+    return [Table(experiment.name, experiment.title, columns, [block], notes)]
+
 
 CAVEAT = (
     "The floor of Proposition 1 holds for an image feature equal to the winning prototype (v = "
@@ -64,14 +157,13 @@ class Adaptation:
         return theory.confidence_floor(self.mu, len(self.before), self.scale)
 
 
-def theory_tables(finished: FinishedRuns) -> Iterator[Table]:
+def theory_tables(experiment: Experiment, workspace: Workspace) -> Iterator[Table]:
     """For each backbone and data set: prototypes before and after tuning, and one step on them."""
-    workspace = finished.workspace
-    study = finished.experiment.study
-    out = workspace.outcome_dir(finished.experiment.name)
+    study = experiment.study
+    out = workspace.outcome_dir(experiment.name)
     limited = replace(workspace, limit=workspace.limit or int(study["images"]))
-    for backbone in workspace.backbones(finished.experiment):
-        for dataset in workspace.datasets(finished.experiment):
+    for backbone in workspace.backbones(experiment):
+        for dataset in workspace.datasets(experiment):
             adapted = {}
             for method in study["methods"]:
                 adapted[method] = adaptation(limited, method, dataset, backbone, out)
@@ -143,12 +235,7 @@ class TunedBatch(NamedTuple):
 
 
 def tune_batch(trainer: BaseTrainer, views: Tensor) -> TunedBatch:
-    """Tunes on each image of a batch.
-
-    Args:
-        trainer: The method.
-        views: Unit features of the images' views, (B, V, d).
-    """
+    """Tunes on each image of a batch."""
     adapted = trainer.adapt(views)
     if adapted.ctx is None:
         raise ConfigError(f"{type(trainer).__name__} tunes no context: this experiment compares "
@@ -264,11 +351,5 @@ def first_order_table(name: str, where: str, data: Adaptation, step: float) -> T
 
 
 def table_row(label: str, method: str, values: Sequence[tuple[float, int]]) -> TableRow:
-    """A row of values, each with its decimals.
-
-    Args:
-        label: Label of the row.
-        method: Name of the method, which gives the colour.
-        values: Values in the order of the columns, each with its number of decimals.
-    """
+    """A row of values, each with its decimals."""
     return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])

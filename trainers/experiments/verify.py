@@ -12,24 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from ....datasets.base import DATASET_REGISTRY
-from ....datasets.utils.cli import counted
-from ...registry import method_info, method_key
-from ...report import published as paper
-from ...report.arrange import by_backbone
-from ...report.cells import mean_entry
-from ...report.grid import Column, Grid, Row, grid_of
-from ...report.grid_notes import failure_notes
-from ...report.measure import Measured
-from ...report.metrics import METRICS
-from ...report.report_tables import entries_of
-from ...report.sentences import listed
-from ...report.table import Entry, RowBlock, Table, TableRow, text_entry
-from ...report.verdict import Verdict
-from ...runs.record import RunRecord
-from ...vlm.loading import SMALL
-from ...vlm.small import card_results
-from ..finished_runs import FinishedRuns
+from ...datasets.base import DATASET_REGISTRY
+from ...datasets.utils.cli import counted
+from ..registry import method_info, method_key
+from ..report import published as paper
+from ..report.arrange import by_backbone
+from ..report.cells import mean_entry
+from ..report.grid import Column, Grid, Row, grid_of
+from ..report.grid_notes import failure_notes
+from ..report.measure import Measured
+from ..report.metrics import METRICS
+from ..report.report_tables import entries_of
+from ..report.sentences import listed
+from ..report.table import Entry, RowBlock, Table, TableRow, text_entry
+from ..report.verdict import Verdict
+from ..runs.record import RunRecord
+from ..vlm.loading import SMALL
+from ..vlm.small import card_results
+from .definition import Experiment
 from .reruns import Comparison, compare_reruns, rerun_summary, reruns_table
 
 AGREES = "agrees"
@@ -81,6 +81,7 @@ class Check:
         fewer_images: Whether it was measured on fewer images than published.
         failed: Whether too many images failed for it to be judged.
         backbone: The backbone, as tables name it.
+        may_explain: What may explain the difference, names of REASONS.
     """
 
     dataset: str
@@ -94,6 +95,7 @@ class Check:
     fewer_images: bool = False
     failed: bool = False
     backbone: str = ""
+    may_explain: Sequence[str] = ()
 
     @property
     def ours(self) -> float:
@@ -144,18 +146,25 @@ class Check:
 class Verification:
     """The checks of an experiment's runs, as a table, a sentence and a file."""
 
-    def __init__(self, finished: FinishedRuns) -> None:
-        self.finished = finished
+    def __init__(self, experiment: Experiment, runs: Sequence[Measured], is_demo: bool) -> None:
+        """
+        Args:
+            experiment: The experiment, whose metrics are compared.
+            runs: Its finished runs.
+            is_demo: Whether they are compared with the small CLIP's card instead of papers.
+        """
+        self.experiment = experiment
+        self.runs = runs
+        self.is_demo = is_demo
         self.grids: list[Grid] = []
-        for table in by_backbone(finished.runs):
+        for table in by_backbone(runs):
             self.grids.append(grid_of(table.runs, table.label, table.label))
-        self.checks: list[Check] = []
+        checks: list[Check] = []
         self.reruns: list[Comparison] = []
         for grid in self.grids:
-            self.checks += make_checks(grid, finished.experiment.metrics, finished.is_demo)
+            checks += make_checks(grid, experiment.metrics, is_demo)
             self.reruns += compare_reruns(grid)
-        self.checks = with_margins(self.checks)
-        self.reasons = explain_all(self.checks)
+        self.checks = with_reasons(with_margins(checks))
 
     def tables(self) -> list[Table]:
         """A block for each backbone, data set and metric, a row for each row of the grid.
@@ -168,19 +177,19 @@ class Verification:
                 if source not in sources:
                     sources.append(source)
         blocks: dict[str, RowBlock] = {}
-        for check, reasons in zip(self.checks, self.reasons, strict=True):
+        for check in self.checks:
             label = f"{check.dataset}: {METRICS[check.metric].label} (%)"
             if len(self.grids) > 1:
                 label = f"{check.backbone}, {label}"
             block = blocks.setdefault(label, RowBlock(label, []))
-            block.rows.append(check_row(check, reasons, sources))
+            block.rows.append(check_row(check, sources))
         columns = ["ours"]
         for source in sources:
             columns.append(source if source == CARD else paper.source_name(source))
         columns += ["allowed", "verdict", "may explain it"]
         backbones = ", ".join(grid.backbone for grid in self.grids)
-        title = f"{self.finished.experiment.title}, {backbones}"
-        name = self.finished.experiment.name
+        title = f"{self.experiment.title}, {backbones}"
+        name = self.experiment.name
         notes = self.notes(sources, list(blocks.values()))
         tables = [Table(name, title, columns, list(blocks.values()), notes)]
         if self.reruns:
@@ -188,12 +197,7 @@ class Verification:
         return tables
 
     def notes(self, sources: Sequence[str], blocks: Sequence[RowBlock]) -> list[str]:
-        """The sentences below the table of checks.
-
-        Args:
-            sources: Sources whose figures the table shows.
-            blocks: Blocks of the table.
-        """
+        """The sentences below the table of checks."""
         spread = ""
         if any(entry.spread.startswith("±") for entry in entries_of(blocks)):
             spread = "±: standard deviation over seeds. "
@@ -204,8 +208,8 @@ class Verification:
             "from what differs and what agrees, not tested here.",
         ]
         used: set[str] = set()
-        for reasons in self.reasons:
-            used.update(reasons)
+        for check in self.checks:
+            used.update(check.may_explain)
         for reason, sentence in REASONS.items():
             if reason in used:
                 notes.append(sentence)
@@ -269,11 +273,10 @@ class Verification:
 
     def record(self) -> dict[str, Any]:
         """The content of verify.json: results, versions and hardware, but no paths."""
-        runs = self.finished.runs
         machines: Counter[str] = Counter()
         data = {}
         seconds = 0.0
-        for run in runs:
+        for run in self.runs:
             results = run.run.results
             facts = {key: results.get(key) for key in FACTS}
             facts["weights"] = run.record.model["weights"]
@@ -285,17 +288,19 @@ class Verification:
                 "images": run.record.data["images"],
             }
         cells = []
-        for check, reasons in zip(self.checks, self.reasons, strict=True):
-            cells.append(check_record(check, reasons))
+        for check in self.checks:
+            cells.append(check_record(check))
         computed_with = []
         for facts_text, number in machines.items():
             computed_with.append({"runs": number, **json.loads(facts_text)})
-        log_records = [log_record(comparison) for comparison in self.reruns]
+        log_records = []
+        for comparison in self.reruns:
+            log_records.append({**asdict(comparison), "verdict": comparison.verdict})
         backbones = [grid.backbone for grid in self.grids]
         return {
             "made_by": "tools/reproduce.py verify",
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
-            "demo": self.finished.is_demo,
+            "demo": self.is_demo,
             "backbone": backbones,
             "summary": self.summary(),
             "rule": rule(self.checks),
@@ -307,13 +312,8 @@ class Verification:
         }
 
 
-def check_record(check: Check, reasons: Sequence[str]) -> dict[str, Any]:
-    """A check as an entry of verify.json.
-
-    Args:
-        check: The check. Without a published figure its difference is None there.
-        reasons: What may explain the difference, names of REASONS.
-    """
+def check_record(check: Check) -> dict[str, Any]:
+    """A check as an entry of verify.json. Without a published figure there is no difference."""
     difference = None
     if check.nearest:
         difference = check.difference
@@ -324,30 +324,13 @@ def check_record(check: Check, reasons: Sequence[str]) -> dict[str, Any]:
         "verdict": check.verdict,
         "difference": difference,
         "nearest": check.nearest,
-        "may_explain": reasons,
     }
 
 
-def log_record(comparison: Comparison) -> dict[str, Any]:
-    """A comparison with a log, for verify.json; a distance has no value of the log."""
-    content = {**asdict(comparison), "verdict": comparison.verdict}
-    if np.isnan(comparison.log):
-        content["log"] = None
-    return content
-
-
 def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check]:
-    """A check for each metric and cell of a table.
+    """A check for each metric and cell of a table, by data set in the order of the columns.
 
     Rows of other settings have cells of their own.
-
-    Args:
-        grid: The runs of a backbone.
-        metrics: Names of the metrics.
-        is_demo: Whether embedded data replaces the data sets.
-
-    Returns:
-        The checks, by data set in the order of the columns.
     """
     checks = []
     for metric in metrics:
@@ -356,7 +339,7 @@ def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check
                 checks.append(make_check(grid, row, column, cell, metric, is_demo))
     order = [grid.column_label(column) for column in grid.columns]
     checks.sort(key=lambda check: order.index(check.dataset))
-    return with_margins(checks)
+    return checks
 
 
 def with_margins(checks: Sequence[Check]) -> list[Check]:
@@ -364,7 +347,9 @@ def with_margins(checks: Sequence[Check]) -> list[Check]:
     by_metric: dict[str, list[Check]] = {}
     for check in checks:
         by_metric.setdefault(check.metric, []).append(check)
-    margins = {metric: margin_of(metric, of_metric) for metric, of_metric in by_metric.items()}
+    margins = {}
+    for metric, of_metric in by_metric.items():
+        margins[metric] = margin_of(metric, of_metric)
     return [replace(check, margin=margins[check.metric]) for check in checks]
 
 
@@ -424,10 +409,6 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
     Unlike in other tables, a run on fewer images is compared too: that it has fewer images is then
     given as the reason.
 
-    Args:
-        record: Record of the run.
-        metric: Name of the metric.
-
     Returns:
         The figures in percent by source, and the reasons by source.
     """
@@ -462,10 +443,6 @@ def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float],
 
 def card_figures(record: RunRecord, metric: str) -> dict[str, float]:
     """What the card of the small CLIP says about a run's conditions.
-
-    Args:
-        record: Record of the run.
-        metric: Name of the metric.
 
     Returns:
         The figure in percent by source; {} for other models and settings.
@@ -505,17 +482,17 @@ def rule(checks: Sequence[Check]) -> str:
     )
 
 
-def explain_all(checks: Sequence[Check]) -> list[list[str]]:
-    """For each check names of REASONS that would explain its difference."""
+def with_reasons(checks: Sequence[Check]) -> list[Check]:
+    """The checks with what may explain their differences."""
     zero_shot = {}
     for check in checks:
         if method_info(check.trainer).zero_shot:
             zero_shot[check.backbone, check.dataset, check.metric] = check
-    reasons = []
+    explained = []
     for check in checks:
         zero_shot_check = zero_shot.get((check.backbone, check.dataset, check.metric))
-        reasons.append(explain(check, zero_shot_check))
-    return reasons
+        explained.append(replace(check, may_explain=explain(check, zero_shot_check)))
+    return explained
 
 
 def explain(check: Check, zero_shot: Check | None) -> list[str]:
@@ -549,14 +526,8 @@ def explain(check: Check, zero_shot: Check | None) -> list[str]:
     return ["AugMix", *if_small]
 
 
-def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> TableRow:
-    """A check as a row of the table.
-
-    Args:
-        check: The check.
-        reasons: What may explain a difference, by name.
-        sources: The columns of published figures.
-    """
+def check_row(check: Check, sources: Sequence[str]) -> TableRow:
+    """A check as a row of the table, which has a column of published figures for each source."""
     ours = mean_entry(list(check.by_seed.values()), 2)
     if ours.std == 0 and method_info(check.trainer).zero_shot:  # it does not depend on the seed
         ours = replace(ours, std=None)
@@ -575,6 +546,6 @@ def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> T
     if check.allowed is not None:
         low, high = check.allowed
         allowed = f"{low:.2f} to {high:.2f}"
-    for text in (allowed, words, ", ".join(reasons)):
+    for text in (allowed, words, ", ".join(check.may_explain)):
         entries.append(text_entry(text) if text else None)
     return TableRow(check.method, check.trainer, entries)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ....datasets.utils.cli import counted
-from ...config import CONFIGS
-from ...functional.calibration import reliability
-from ...registry import ZERO_SHOT
-from ...report.grid import Column, Grid
-from ...report.measure import Measured
-from ...report.published import is_published_data
-from ...report.sentences import listed
-from ...report.table import Entry, RowBlock, Table, TableRow, text_entry
+from ...datasets.utils.cli import counted
+from ..config import CONFIGS
+from ..functional.calibration import reliability
+from ..registry import ZERO_SHOT
+from ..report.grid import Grid
+from ..report.measure import Measured
+from ..report.published import is_published_data
+from ..report.sentences import listed
+from ..report.table import Entry, RowBlock, Table, TableRow, text_entry
 
 FILE = CONFIGS / "experiments" / "reruns.json"
 BINS = 20  # of the logs
@@ -63,12 +63,12 @@ class Comparison:
         dataset: Label of the data set.
         method: Registered name of the method.
         quantity: What is compared, in words.
-        ours: Value of the run.
-        log: Value of the log; NaN where `ours` is itself a distance from the log.
-        limit: Largest distance of the two that still agrees.
-        agrees: Whether the distance is within the limit.
         source: Repository of the log.
         link: Link to the log.
+        ours: Value of the run.
+        log: Value of the log; None where `ours` is itself a distance from the log.
+        limit: Largest distance of the two that still agrees.
+        agrees: Whether the distance is within the limit.
         decimals: Number of decimals in tables.
         where: Which images differ, in words.
         is_judged: Whether it counts in the verdict.
@@ -77,12 +77,12 @@ class Comparison:
     dataset: str
     method: str
     quantity: str
-    ours: float
-    log: float
-    limit: float
-    agrees: bool
     source: str
     link: str
+    ours: float
+    log: float | None
+    limit: float
+    agrees: bool
     decimals: int = 0
     where: str = ""
     is_judged: bool = True
@@ -110,7 +110,7 @@ def compare_reruns(grid: Grid) -> list[Comparison]:
                 continue
             for rerun in known_reruns():
                 if is_of_conditions(rerun, first):
-                    comparisons += compare(grid, column, first, rerun)
+                    comparisons += LogComparer(grid.column_label(column), first, rerun).compare()
     return comparisons
 
 
@@ -129,160 +129,119 @@ def is_of_conditions(rerun: Mapping[str, Any], measured: Measured) -> bool:
     return ours == (rerun["trainer"], rerun["dataset"], rerun["backbone"], rerun["images"])
 
 
-def compare(
-    grid: Grid, column: Column, measured: Measured, rerun: Mapping[str, Any],
-) -> list[Comparison]:
-    """All quantities of one log.
+class LogComparer:
+    """Compares a run with one log of its conditions."""
 
-    Args:
-        grid: The runs.
-        column: The data set.
-        measured: The run that is compared.
-        rerun: The log, as reruns.json has it.
-    """
-    common: dict[str, Any] = {
-        "dataset": grid.column_label(column), "method": rerun["trainer"], "source": rerun["source"],
-        "link": rerun["link"],
-    }
-    comparisons = [compare_count(measured, rerun, common)]
-    if rerun["trainer"] != ZERO_SHOT:
+    def __init__(self, dataset: str, measured: Measured, rerun: Mapping[str, Any]) -> None:
+        """
+        Args:
+            dataset: Label of the data set.
+            measured: The run.
+            rerun: The log, as reruns.json has it.
+        """
+        self.dataset = dataset
+        self.measured = measured
+        self.rerun = rerun
+
+    def compare(self) -> list[Comparison]:
+        """All quantities of the log. Those of a tuned method depend on random views."""
+        comparisons = [self.compare_count()]
+        if self.rerun["trainer"] != ZERO_SHOT:
+            return comparisons
+        if "bins" in self.rerun:
+            comparisons.append(self.compare_confidence())
+            comparisons += self.compare_bins()
+        if "running" in self.rerun:
+            comparisons.append(self.compare_blocks())
         return comparisons
-    if "bins" in rerun:
-        comparisons.append(compare_confidence(measured, rerun, common))
-        comparisons += compare_bins(measured, rerun, common)
-    if "running" in rerun:
-        comparisons.append(compare_blocks(measured, rerun, common))
-    return comparisons
 
+    def compare_count(self) -> Comparison:
+        """The number of right images."""
+        right = int(self.measured.tuned.correct.sum())
+        n = self.measured.n
+        if self.rerun["trainer"] != ZERO_SHOT:
+            limit = round(TUNED_SHARE * n)
+        elif self.measured.record.numerics.get("precision") == "fp16":
+            limit = max(FP16_IMAGES, round(FP16_SHARE * n))
+        else:
+            limit = max(OTHER_IMAGES, round(OTHER_SHARE * n))
+        unsettled = str(self.rerun.get("not_judged_by_count") or "")
+        return self.comparison(
+            "right images", right, self.rerun["correct"], limit, where=unsettled,
+            is_judged=not unsettled)
 
-def compare_count(
-    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
-) -> Comparison:
-    """The number of right images.
+    def compare_confidence(self) -> Comparison:
+        """Mean confidence, the sharpest single number."""
+        ours = float(self.measured.tuned.confidence.mean(dtype=np.float64))
+        return self.comparison(
+            "mean confidence", ours, self.rerun["mean_confidence"], MEAN_CONFIDENCE, decimals=4)
 
-    Args:
-        measured: Our run.
-        rerun: What the log says, from reruns.json.
-        common: The fields of the comparison that name run and log.
-    """
-    right = int(measured.tuned.correct.sum())
-    if rerun["trainer"] != ZERO_SHOT:
-        limit = round(TUNED_SHARE * measured.n)
-    elif measured.record.numerics.get("precision") == "fp16":
-        limit = max(FP16_IMAGES, round(FP16_SHARE * measured.n))
-    else:
-        limit = max(OTHER_IMAGES, round(OTHER_SHARE * measured.n))
-    unsettled = str(rerun.get("not_judged_by_count") or "")
-    return Comparison(
-        **common, quantity="right images", ours=right, log=rerun["correct"], limit=limit,
-        agrees=abs(right - rerun["correct"]) <= limit, where=unsettled, is_judged=not unsettled)
+    def compare_bins(self) -> list[Comparison]:
+        """How the images are spread over bins of confidence."""
+        ours = reliability(*self.measured.tuned, BINS).count
+        log = np.array(self.rerun["bins"]["count"])
+        share = float(np.abs(ours - log).sum() / 2 / self.measured.n)
+        limits = CROSSING_IMAGES + CROSSING_DEVIATIONS * np.sqrt(CROSSING_SHARE * log)
+        outside = np.flatnonzero(np.abs(ours - log) > limits)
+        words = []
+        for k in outside:
+            words.append(f"{k / BINS:g} to {(k + 1) / BINS:g}: {ours[k]} instead of {log[k]}")
+        return [
+            self.comparison(
+                "share of the images in other bins", share, None, OTHER_BINS, decimals=4),
+            self.comparison(
+                "bins with another number of images", len(outside), None, 0, where=listed(words)),
+        ]
 
+    def compare_blocks(self) -> Comparison:
+        """Right images in each block of the test list, which has the order of classes."""
+        ends = self.rerun["running"]["seen"]
+        starts = [0, *ends[:-1]]
+        log = np.diff([0, *self.rerun["running"]["correct"]])
+        right = np.concatenate([[0], np.cumsum(self.measured.tuned.correct)])
+        words = []
+        for start, end, expected in zip(starts, ends, log, strict=True):
+            count = int(right[end] - right[start])
+            if abs(count - expected) > BLOCK_IMAGES:
+                classes = classes_of_block(self.measured, start, end)
+                words.append(
+                    f"images {start + 1:,} to {end:,} ({classes}): {count} instead of {expected}"
+                )
+        where = listed(words)
+        if words and len(words) <= len(ends) // 2:
+            where += ". The other blocks agree: check names, labels and files of these classes"
+        elif words:
+            where += (". Most blocks differ: check weights, preprocessing, template and the order "
+                      "of the list")
+        quantity = f"blocks of {BLOCK} images with other right images"
+        return self.comparison(quantity, len(words), None, 0, where=where)
 
-def compare_confidence(
-    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
-) -> Comparison:
-    """Mean confidence, the sharpest single number.
-
-    Args:
-        measured: Our run.
-        rerun: What the log says, from reruns.json.
-        common: The fields of the comparison that name run and log.
-    """
-    ours = float(measured.tuned.confidence.mean(dtype=np.float64))
-    log = rerun["mean_confidence"]
-    return Comparison(
-        **common, quantity="mean confidence", ours=ours, log=log, limit=MEAN_CONFIDENCE,
-        agrees=abs(ours - log) <= MEAN_CONFIDENCE, decimals=4)
-
-
-def compare_bins(
-    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
-) -> list[Comparison]:
-    """How the images are spread over bins of confidence.
-
-    Args:
-        measured: Our run.
-        rerun: What the log says, from reruns.json.
-        common: The fields of the comparison that name run and log.
-    """
-    ours = reliability(*measured.tuned, BINS).count
-    log = np.array(rerun["bins"]["count"])
-    share = float(np.abs(ours - log).sum() / 2 / measured.n)
-    limits = CROSSING_IMAGES + CROSSING_DEVIATIONS * np.sqrt(CROSSING_SHARE * log)
-    outside = np.flatnonzero(np.abs(ours - log) > limits)
-    words = [f"{k / BINS:g} to {(k + 1) / BINS:g}: {ours[k]} instead of {log[k]}" for k in outside]
-    return [
-        Comparison(**common, quantity="share of the images in other bins", ours=share,
-                   log=float("nan"), limit=OTHER_BINS, agrees=share <= OTHER_BINS, decimals=4),
-        Comparison(**common, quantity="bins with another number of images", ours=len(outside),
-                   log=float("nan"), limit=0, agrees=len(outside) == 0, where=listed(words)),
-    ]
-
-
-def compare_blocks(
-    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
-) -> Comparison:
-    """Right images in each block of the test list, which has the order of classes.
-
-    Args:
-        measured: Our run.
-        rerun: What the log says, from reruns.json.
-        common: The fields of the comparison that name run and log.
-    """
-    ends = rerun["running"]["seen"]
-    starts = [0, *ends[:-1]]
-    log = np.diff([0, *rerun["running"]["correct"]])
-    right = np.concatenate([[0], np.cumsum(measured.tuned.correct)])
-    ours = [int(right[end] - right[start]) for start, end in zip(starts, ends, strict=True)]
-    words = []
-    for start, end, count, expected in zip(starts, ends, ours, log, strict=True):
-        if abs(count - expected) > BLOCK_IMAGES:
-            classes = classes_of_block(measured, start, end)
-            words.append(
-                f"images {start + 1:,} to {end:,} ({classes}): {count} instead of {expected}"
-            )
-    where = listed(words)
-    if words and len(words) <= len(ends) // 2:
-        where += ". The other blocks agree: check names, labels and files of these classes"
-    elif words:
-        where += (
-            ". Most blocks differ: check weights, preprocessing, template and the order of the list"
-        )
-    return Comparison(
-        **common, quantity=f"blocks of {BLOCK} images with other right images", ours=len(words),
-        log=float("nan"), limit=0, agrees=not words, where=where)
+    def comparison(
+        self, quantity: str, ours: float, log: float | None, limit: float, **fields: Any,
+    ) -> Comparison:
+        """A comparison of this run with this log; see `Comparison` for the arguments."""
+        distance = ours - (log or 0)
+        return Comparison(
+            dataset=self.dataset, method=self.rerun["trainer"], quantity=quantity,
+            source=self.rerun["source"], link=self.rerun["link"], ours=ours, log=log, limit=limit,
+            agrees=abs(distance) <= limit, **fields)
 
 
 def classes_of_block(measured: Measured, start: int, end: int) -> str:
-    """The classes of successive images of the test list, in words.
-
-    Args:
-        measured: Our run.
-        start: The first image, counted from 0.
-        end: The image after the last one.
-
-    Returns:
-        Up to four names, in words.
-    """
+    """Up to four classes of the images from `start` to before `end`, in words."""
     labels = measured.run.load_predictions().label[start:end]
     names = measured.run.classnames
     return listed([names[label] for label in dict.fromkeys(labels.tolist())], 4)
 
 
 def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -> Table:
-    """The comparisons as a table, a block for each data set and method.
-
-    Args:
-        comparisons: Comparisons of all runs that have a log.
-        name: Name of the table, for its files and anchors.
-        backbones: Backbones, as tables name them.
-    """
+    """The comparisons as a table, a block for each data set and method."""
     blocks: dict[str, RowBlock] = {}
     for comparison in comparisons:
         label = f"{comparison.dataset}, {comparison.method}"
         block = blocks.setdefault(label, RowBlock(label, []))
         log = None
-        if not np.isnan(comparison.log):
+        if comparison.log is not None:
             log = Entry(comparison.log, comparison.decimals)
         verdict = comparison.verdict
         if not comparison.is_judged:
