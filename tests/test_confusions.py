@@ -15,13 +15,11 @@ from promptcal.trainers.report.figures.select import (
     step_figures,
     step_panels,
 )
-from promptcal.trainers.report.images import share_images
-from promptcal.trainers.report.layout import Differences, TableSpec, default_layout
+from promptcal.trainers.report.layout import PLAIN, TableSpec, default_layout
+from promptcal.trainers.report.layout_tables import spec_tables
 from promptcal.trainers.report.load import find_runs
-from promptcal.trainers.report.pairs import PairTests
-from promptcal.trainers.report.published_rows import PublishedOptions
-from promptcal.trainers.report.spec_tables import spec_tables
-from promptcal.trainers.report.tables import metric_notes
+from promptcal.trainers.report.pairs import PairTests, share_images
+from promptcal.trainers.report.report_tables import metric_notes
 
 from common import run_tool
 from made_runs import (
@@ -68,7 +66,7 @@ def seeds_of(grid, method: str) -> list[list[int]]:
 
 def table_by(measured, columns: str, **spec):
     spec = TableSpec(**{"name": "t", "title": "t", "columns": columns, "metrics": ["accuracy"], **spec})
-    (table,) = spec_tables(measured, spec, PublishedOptions(), Differences())
+    (table,) = spec_tables(measured, spec, PLAIN)
     return table
 
 

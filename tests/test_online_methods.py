@@ -10,7 +10,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.report import main as report
 from promptcal.trainers import Adapter, adapt, build_cfg
 from promptcal.trainers.functional.objectives import class_logits, confident_views, unit
-from promptcal.trainers.report.figures.stream import running
+from promptcal.trainers.report.figures.comparison import running
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
