@@ -21,7 +21,7 @@ from promptcal.trainers.report.core import MeasuredRuns, make_tests, measure, wr
 from promptcal.trainers.report.grid import Grid
 from promptcal.trainers.report.layout import Layout, default_layout
 from promptcal.trainers.report.load import FinishedRun, find_runs, read_run
-from promptcal.trainers.report.table_model import Entry, Table
+from promptcal.trainers.report.table import Entry, Table
 from promptcal.trainers.report.verdict import Verdict
 from promptcal.trainers.runs.record import RunRecord, content_hash
 from promptcal.trainers.runs.run_dir import RunDir
@@ -95,16 +95,9 @@ def make_record(
     """The record of the real run with other data, method and settings.
 
     Args:
-        trainer: Registered name.
-        dataset: Registered name.
-        seed: Of the run.
-        backbone: Its name.
-        n: Number of images.
-        classnames: Of the data set.
         images: Identity of the set of images; "" = by data set, split and number.
         weights: Hash of the weights; "" = by the backbone's name.
         settings: Those that differ from the defaults.
-        split: test or val.
         changes: Other values of the record, by their paths, such as `model.prompt.words`.
     """
     settings = dict(settings or {})
@@ -175,22 +168,14 @@ def make_run(
     Runs on the same data set, split and number of images have the same images.
 
     Args:
-        root: Where to write.
-        trainer: And `dataset`, `seed`, `backbone`, `n`, `images`, `weights`, `settings`, `split`
-            and `changes`: see `make_record`.
-        classes: Number of classes.
-        bins: Of ECE.
-        classnames: Of the classes.
+        trainer: And other arguments of `make_record`.
         sharpness: Of the logits, see `SHARPNESS`.
         folder: Below `root`; "" = a name made of the settings.
-        index: Of the images.
-        label: Of the images.
         skipped: Numbers of images that could not be read.
         flagged: How many images, the first ones, fell back to zero-shot.
         names: Of the images; they decide their identity.
         clusters: Names of the images' clusters.
         logits: (n, classes) instead of drawn ones.
-        text: Class features.
         facts: More entries of results.json.
     """
     settings = settings or {}

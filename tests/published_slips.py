@@ -68,7 +68,5 @@ def check_difference(cell: Cell, printed: str, baseline: Cell) -> list[Slip]:
         slips.append(Slip(cell, "difference", printed, f"{actual:+}", rounding))
     is_better = actual >= 0 if cell.metric == "accuracy" else actual <= 0
     if (cell.colour == "better") != is_better:
-        slips.append(
-            Slip(cell, "colour", str(cell.colour), "better" if is_better else "worse", False)
-        )
+        slips.append(Slip(cell, "colour", str(cell.colour), "better" if is_better else "worse", False))
     return slips

@@ -16,16 +16,19 @@ import argparse
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional import selective as sel
 from promptcal.trainers.functional import significance as sig
+from promptcal.trainers.functional.intervals import Interval
 from promptcal.trainers.functional.significance import compare_calibration
+from scipy.optimize import brentq
+from scipy.special import expit, ndtr, ndtri
 
 SPREAD = 1.5  # standard deviation of the logit of p
 # Between two methods, of the logit of p and of the draw that decides right or wrong.
@@ -44,7 +47,7 @@ class Model:
     Attributes:
         accuracy: Mean probability to be right.
         error: Confidence − probability to be right, the same for every image.
-        temperature: Confidence is sigmoid(logit(p) / temperature); 1 for a calibrated method.
+        temperature: Confidence is expit(logit(p) / temperature); 1 for a calibrated method.
         spread: Standard deviation of the logit of p.
     """
 
@@ -54,53 +57,24 @@ class Model:
     spread: float = SPREAD
 
 
-def sigmoid(values: Array) -> Array:
-    return 1 / (1 + np.exp(-values))
-
-
+@cache
 def logit_mean(accuracy: float, spread: float) -> float:
-    """Mean of a normal logit for which the mean probability is `accuracy`, by bisection."""
-    quantiles = (np.arange(2000) + 0.5) / 2000
-    normal = np.sqrt(2) * _inverse_erf(2 * quantiles - 1)
-    low = -20.0
-    high = 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if sigmoid(middle + spread * normal).mean() < accuracy:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _inverse_erf(values: Array) -> Array:
-    """Inverse error function by Newton's method; only used once per model."""
-    erf = np.vectorize(math.erf)
-    a = 0.147
-    log = np.log(1 - values**2)
-    term = 2 / (np.pi * a) + log / 2
-    guess = np.sign(values) * np.sqrt(np.sqrt(term**2 - log / a) - term)
-    for _ in range(3):
-        guess -= (erf(guess) - values) * np.sqrt(np.pi) / 2 * np.exp(guess**2)
-    return guess
-
-
-MEANS: dict[tuple[float, float], float] = {}
+    """Mean of a normal logit for which the mean probability is `accuracy`."""
+    normal = ndtri((np.arange(2000) + 0.5) / 2000)
+    return brentq(lambda mean: expit(mean + spread * normal).mean() - accuracy, -20, 20, xtol=1e-14)
 
 
 def probability(model: Model, normal: Array, margin: float) -> Array:
     """p for standard normal draws, within [margin, 1 − margin] so that p + error is in [0, 1]."""
-    key = (model.accuracy, model.spread)
-    if key not in MEANS:
-        MEANS[key] = logit_mean(*key)
-    return margin + (1 - 2 * margin) * sigmoid(MEANS[key] + model.spread * normal)
+    mean = logit_mean(model.accuracy, model.spread)
+    return margin + (1 - 2 * margin) * expit(mean + model.spread * normal)
 
 
 def confidence_of(model: Model, p: Array) -> Array:
     if model.temperature == 1:
         return p + model.error
     logit = np.log(p) - np.log1p(-p)
-    return sigmoid(logit / model.temperature) + model.error
+    return expit(logit / model.temperature) + model.error
 
 
 def correlated(shape: tuple[int, ...], correlation: float, rng: Generator) -> list[Array]:
@@ -113,41 +87,44 @@ def correlated(shape: tuple[int, ...], correlation: float, rng: Generator) -> li
     return draws
 
 
-UNIFORM_TABLE = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in np.linspace(-6, 6, 4001)])
+def predict(confidence: Array, p: Array, luck: Array) -> Sample:
+    """Predictions that are right with probability p, decided by standard normal draws."""
+    return confidence, (ndtr(luck) < p).astype(float)
 
 
-def uniform_of(normal: Array) -> Array:
-    """The normal distribution function, by a table."""
-    return np.interp(normal, np.linspace(-6, 6, 4001), UNIFORM_TABLE)
+def predictions(model: Model, normal: Array, luck: Array, margin: float) -> Sample:
+    """Predictions of a model from standard normal draws."""
+    p = probability(model, normal, margin)
+    return predict(confidence_of(model, p), p, luck)
+
+
+def largest_error(first: Model, second: Model) -> float:
+    return max(abs(first.error), abs(second.error))
+
+
+def one_set(samples: Sequence[Sample], images: Array | None = None) -> Comparison:
+    first, second = samples
+    return [first], [second], None if images is None else [images]
 
 
 def draw_pair(
-    first: Model,
-    second: Model,
-    n: int,
-    rng: Generator,
-    correlation: float = CORRELATION,
+    first: Model, second: Model, n: int, rng: Generator, correlation: float = CORRELATION,
     same_predictions: bool = False,
 ) -> tuple[Sample, Sample]:
     """Two methods on the same n images."""
     if same_predictions:
         correlation = 1.0
-    margin = max(abs(first.error), abs(second.error))
+    margin = largest_error(first, second)
     hardness = correlated((n,), correlation, rng)
     lucky = correlated((n,), correlation, rng)
-    samples = []
-    for model, logit_draw, luck in zip((first, second), hardness, lucky, strict=True):
-        p = probability(model, logit_draw, margin)
-        correct = uniform_of(luck) < p
-        samples.append((confidence_of(model, p), correct.astype(float)))
-    return samples[0], samples[1]
+    return (predictions(first, hardness[0], lucky[0], margin),
+            predictions(second, hardness[1], lucky[1], margin))
 
 
 def pair(first: Model, second: Model, **options: object) -> Draw:
     """One data set of n images."""
     def draw(n: int, rng: Generator) -> Comparison:
-        sample_first, sample_second = draw_pair(first, second, n, rng, **options)
-        return [sample_first], [sample_second], None
+        return one_set(draw_pair(first, second, n, rng, **options))
     return draw
 
 
@@ -156,8 +133,8 @@ def on_bin_edges(n: int, rng: Generator) -> Comparison:
     samples = []
     for normal, luck in zip(correlated((n,), 0.8, rng), correlated((n,), 0.8, rng), strict=True):
         p = np.ceil(probability(Model(), normal, 0.0) * 20) / 20
-        samples.append((p, (uniform_of(luck) < p).astype(float)))
-    return [samples[0]], [samples[1]], None
+        samples.append(predict(p, p, luck))
+    return one_set(samples)
 
 
 def seeds(
@@ -165,19 +142,16 @@ def seeds(
     between: float = 0.9,
 ) -> Comparison:
     """Several seeds of both methods; `between` is the correlation of an image's seeds."""
-    margin = max(abs(first.error), abs(second.error))
+    margin = largest_error(first, second)
     hardness = correlated((n,), CORRELATION, rng)
     lucky = correlated((n,), CORRELATION, rng)
     methods = []
-    for model, count, logit_draw, luck in zip(
-            (first, second), counts, hardness, lucky, strict=True):
+    for model, count, logit_draw, luck in zip((first, second), counts, hardness, lucky, strict=True):
         noise = rng.standard_normal((2, n, count))
         logit_draws = np.sqrt(between) * logit_draw[:, None] + np.sqrt(1 - between) * noise[0]
         lucks = np.sqrt(between) * luck[:, None] + np.sqrt(1 - between) * noise[1]
-        p = probability(model, logit_draws, margin)
-        correct = uniform_of(lucks) < p
-        methods.append((confidence_of(model, p), correct.astype(float)))
-    return [methods[0]], [methods[1]], None
+        methods.append(predictions(model, logit_draws, lucks, margin))
+    return one_set(methods)
 
 
 def with_seeds(first: Model, second: Model, **options: object) -> Draw:
@@ -192,7 +166,7 @@ def patients(first: Model, second: Model, per_patient: int, uneven: bool = False
         if uneven:
             shares = rng.exponential(size=count)
             patient = rng.choice(count, size=n, p=shares / shares.sum())
-        margin = max(abs(first.error), abs(second.error))
+        margin = largest_error(first, second)
         logit_patient = correlated((count,), CORRELATION, rng)
         luck_patient = correlated((count,), CORRELATION, rng)
         logit_image = correlated((n,), CORRELATION, rng)
@@ -201,10 +175,8 @@ def patients(first: Model, second: Model, per_patient: int, uneven: bool = False
         for method, model in enumerate((first, second)):
             normal = np.sqrt(0.5) * (logit_patient[method][patient] + logit_image[method])
             luck = np.sqrt(0.5) * (luck_patient[method][patient] + luck_image[method])
-            p = probability(model, normal, margin)
-            correct = uniform_of(luck) < p
-            samples.append((confidence_of(model, p), correct.astype(float)))
-        return [samples[0]], [samples[1]], [patient]
+            samples.append(predictions(model, normal, luck, margin))
+        return one_set(samples, patient)
     return draw
 
 
@@ -217,9 +189,8 @@ def certain(first_accuracy: float, second_accuracy: float) -> Draw:
                 (first_accuracy, second_accuracy), correlated((n,), 0.8, rng),
                 correlated((n,), 0.8, rng), strict=True):
             p = np.where(sure, accuracy, probability(Model(0.6), normal, 0.0))
-            confidence = np.where(sure, 1.0, p)
-            samples.append((confidence, (uniform_of(luck) < p).astype(float)))
-        return [samples[0]], [samples[1]], None
+            samples.append(predict(np.where(sure, 1.0, p), p, luck))
+        return one_set(samples)
     return draw
 
 
@@ -228,11 +199,10 @@ def two_values(first_error: float, second_error: float) -> Draw:
     def draw(n: int, rng: Generator) -> Comparison:
         samples = []
         high = rng.random(n) < 0.4
-        for error, luck in zip(
-                (first_error, second_error), correlated((n,), 0.8, rng), strict=True):
+        for error, luck in zip((first_error, second_error), correlated((n,), 0.8, rng), strict=True):
             p = np.where(high, 0.88, 0.58)
-            samples.append((p + error, (uniform_of(luck) < p).astype(float)))
-        return [samples[0]], [samples[1]], None
+            samples.append(predict(p + error, p, luck))
+        return one_set(samples)
     return draw
 
 
@@ -242,9 +212,8 @@ def opposite_shapes(n: int, rng: Generator) -> Comparison:
     p = np.where(high, rng.uniform(0.82, 0.94, n), rng.uniform(0.42, 0.54, n))
     samples = []
     for sign, luck in zip((1, -1), correlated((n,), 0.8, rng), strict=True):
-        confidence = p + sign * np.where(high, 0.05, -0.05)
-        samples.append((confidence, (uniform_of(luck) < p).astype(float)))
-    return [samples[0]], [samples[1]], None
+        samples.append(predict(p + sign * np.where(high, 0.05, -0.05), p, luck))
+    return one_set(samples)
 
 
 def several_sets(pairs: Sequence[tuple[Model, Model]], sizes: Sequence[float]) -> Draw:
@@ -263,7 +232,7 @@ def several_sets(pairs: Sequence[tuple[Model, Model]], sizes: Sequence[float]) -
 def same_images(first: Model, second: Model, count: int, correlation: float = 0.7) -> Draw:
     """One set of images under several corruptions: their predictions are correlated."""
     def draw(n: int, rng: Generator) -> Comparison:
-        margin = max(abs(first.error), abs(second.error))
+        margin = largest_error(first, second)
         shared = [correlated((n,), CORRELATION, rng) for _ in range(2)]
         sets: tuple[list[Sample], list[Sample]] = ([], [])
         for _ in range(count):
@@ -273,9 +242,7 @@ def same_images(first: Model, second: Model, count: int, correlation: float = 0.
                 for kind in range(2):
                     draws.append(np.sqrt(correlation) * shared[kind][method]
                                  + np.sqrt(1 - correlation) * other[kind][method])
-                p = probability(model, draws[0], margin)
-                correct = (uniform_of(draws[1]) < p).astype(float)
-                sets[method].append((confidence_of(model, p), correct))
+                sets[method].append(predictions(model, *draws, margin))
         return sets[0], sets[1], [np.arange(n)] * count
     return draw
 
@@ -305,15 +272,15 @@ def resampled(first: Sample, second: Sample, exchanged: bool) -> Draw:
                 new_second = np.where(swap, samples[0][column], samples[1][column])
                 samples[0][column] = new_first
                 samples[1][column] = new_second
-        return [tuple(samples[0])], [tuple(samples[1])], None
+        return one_set([tuple(sample) for sample in samples])
     return draw
 
 
 def shape_only(n: int, rng: Generator) -> Comparison:
     """T = 1 against T = 0.5, shifted so that mean confidence equals accuracy."""
-    sample_first, sample_second = draw_pair(
-        Model(), Model(temperature=0.5), n, rng, same_predictions=True)
-    return [sample_first], [(np.clip(sample_second[0] - SHAPE_SHIFT, 0, 1), sample_second[1])], None
+    sample_first, sample_second = draw_pair(Model(), Model(temperature=0.5), n, rng, same_predictions=True)
+    confidence, correct = sample_second
+    return one_set([sample_first, (np.clip(confidence - SHAPE_SHIFT, 0, 1), correct)])
 
 
 def _shape_shift() -> float:
@@ -471,44 +438,32 @@ def coverage(model: Model, n: int, trials: int, seed_count: int = 1) -> Coverage
     return Coverage(rms_covered / trials, over_covered / trials, low, high)
 
 
-def selective_truth(model: Model) -> dict[str, float]:
-    """Metrics of selective prediction on very many images."""
-    sample = draw_pair(model, model, 2_000_000, np.random.default_rng(1))[0]
-    return {
-        "selective accuracy above 0.8": sel.selective_accuracy(*sample, 0.8).value,
-        "risk at coverage 50 %": sel.risk_at_coverage(*sample, 0.5).value,
-        "risk at coverage 80 %": sel.risk_at_coverage(*sample, 0.8).value,
-        "AUROC": cal.auroc(*sample),
-        "AURC": cal.aurc(*sample),
-        "accuracy": cal.accuracy(*sample),
-    }
+SELECTIVE: dict[str, Callable[[Array, Array], Interval]] = {
+    "selective accuracy above 0.8": partial(sel.selective_accuracy, threshold=0.8),
+    "risk at coverage 50 %": partial(sel.risk_at_coverage, coverage=0.5),
+    "risk at coverage 80 %": partial(sel.risk_at_coverage, coverage=0.8),
+    "AUROC": sel.auroc_interval,
+    "AURC": sel.aurc_interval,
+    "accuracy": cal.accuracy_interval,
+}
 
 
+@cache
 def selective_coverage(model: Model, n: int, trials: int) -> dict[str, float]:
     """How often each interval contains the truth, of the trials in which there is one."""
-    truth = selective_truth(model)
+    large = draw_pair(model, model, 2_000_000, np.random.default_rng(1))[0]
+    truth = {name: measure(*large).value for name, measure in SELECTIVE.items()}
     rng = generator(f"selective {model!r}", n)
-    covered = dict.fromkeys(truth, 0)
-    counted = dict.fromkeys(truth, 0)
+    covered: dict[str, list[bool]] = {name: [] for name in truth}
     for _ in range(trials):
         sample = draw_pair(model, model, n, rng)[0]
-        intervals = {
-            "selective accuracy above 0.8": sel.selective_accuracy(*sample, 0.8),
-            "risk at coverage 50 %": sel.risk_at_coverage(*sample, 0.5),
-            "risk at coverage 80 %": sel.risk_at_coverage(*sample, 0.8),
-            "AUROC": sel.auroc_interval(*sample),
-            "AURC": sel.aurc_interval(*sample),
-            "accuracy": cal.accuracy_interval(*sample),
-        }
-        for name, interval in intervals.items():
+        for name, measure in SELECTIVE.items():
+            interval = measure(*sample)
             if not math.isnan(interval.low):
-                counted[name] += 1
-                covered[name] += interval.low <= truth[name] <= interval.high
+                covered[name].append(interval.low <= truth[name] <= interval.high)
     shares = {}
-    for name in truth:
-        shares[name] = math.nan
-        if counted[name] >= trials / 2:
-            shares[name] = covered[name] / counted[name]
+    for name, hits in covered.items():
+        shares[name] = np.mean(hits) if len(hits) >= trials / 2 else math.nan
     return shares
 
 
@@ -519,98 +474,86 @@ def trials_for(n: int, trials: int) -> int:
     return trials
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print("|", " | ".join([title, *columns]), "|", flush=True)
-    print("|" + "---|" * (1 + len(columns)))
-    for row in rows:
-        print("|", " | ".join(row), "|", flush=True)
+def print_table(title: str, sizes: Sequence[int], rows: Mapping[str, Callable[[int], str]]) -> None:
+    """A table whose cells are functions of the number of images."""
+    print("|", " | ".join([title, *(f"n = {n:,}" for n in sizes)]), "|", flush=True)
+    print("|" + "---|" * (1 + len(sizes)))
+    for name, cell in rows.items():
+        print("|", " | ".join([name, *(cell(n) for n in sizes)]), "|", flush=True)
     print(flush=True)
 
 
 def print_shares(title: str, designs: dict[str, Draw], sizes: Sequence[int], trials: int) -> None:
-    rows = []
-    for name, draw in designs.items():
-        cells = [name]
-        for n in sizes:
-            cells.append(f"{100 * share_different(name, draw, n, trials_for(n, trials)):.1f}")
-        rows.append(cells)
-    print_table(title, [f"n = {n:,}" for n in sizes], rows)
+    def share(name: str, n: int) -> str:
+        return f"{100 * share_different(name, designs[name], n, trials_for(n, trials)):.1f}"
+
+    print_table(title, sizes, {name: partial(share, name) for name in designs})
 
 
 def print_coverage(trials: int) -> None:
-    sizes = (100, 300, 1000, 4000)
-    models = []
+    models = {}
     for accuracy in (0.74, 0.93):
         for error in (0.0, 0.01, 0.03, 0.08, 0.2):
-            models.append((f"{100 * error:g} points, accuracy {100 * accuracy:g} %",
-                           Model(accuracy, error), 1))
-    models += [
-        ("0 points, 27 %", Model(0.27), 1),
-        ("0 points, 98 %", Model(0.98), 1),
-        ("0 points, 99.5 %", Model(0.995), 1),
-        ("−3 points, 98 %", Model(0.98, -0.03), 1),
-        ("T = 0.5, 74 %", Model(temperature=0.5), 1),
-        ("T = 0.6, 90 %", Model(0.9, temperature=0.6), 1),
-        ("3 points, 74 %, 3 seeds", Model(error=0.03), 3),
-        ("8 points, 74 %, 3 seeds", Model(error=0.08), 3),
-    ]
-    rows = []
-    for name, model, seed_count in models:
-        cells = [name]
-        for n in sizes:
-            result = coverage(model, n, trials_for(n, trials), seed_count)
-            cells.append(f"{100 * result.rms:.1f} ({100 * result.mean_low:.1f}–"
-                         f"{100 * result.mean_high:.1f}), {100 * result.over:.1f}")
-        rows.append(cells)
+            name = f"{100 * error:g} points, accuracy {100 * accuracy:g} %"
+            models[name] = (Model(accuracy, error), 1)
+    models |= {
+        "0 points, 27 %": (Model(0.27), 1),
+        "0 points, 98 %": (Model(0.98), 1),
+        "0 points, 99.5 %": (Model(0.995), 1),
+        "−3 points, 98 %": (Model(0.98, -0.03), 1),
+        "T = 0.5, 74 %": (Model(temperature=0.5), 1),
+        "T = 0.6, 90 %": (Model(0.9, temperature=0.6), 1),
+        "3 points, 74 %, 3 seeds": (Model(error=0.03), 3),
+        "8 points, 74 %, 3 seeds": (Model(error=0.08), 3),
+    }
+
+    def cell(name: str, n: int) -> str:
+        model, seed_count = models[name]
+        result = coverage(model, n, trials_for(n, trials), seed_count)
+        ends = f"{100 * result.mean_low:.1f}–{100 * result.mean_high:.1f}"
+        return f"{100 * result.rms:.1f} ({ends}), {100 * result.over:.1f}"
+
     title = "coverage of rms_interval, % (mean ends), of over_confidence, %; true error"
-    print_table(title, [f"n = {n:,}" for n in sizes], rows)
+    print_table(title, (100, 300, 1000, 4000), {name: partial(cell, name) for name in models})
 
 
 def print_selective(trials: int) -> None:
-    models = {
-        "74 %, calibrated": Model(),
-        "74 %, T = 0.6": Model(temperature=0.6),
-        "93 %": Model(0.93),
-    }
-    rows = []
-    for name, model in models.items():
-        by_size = {}
-        for n in (300, 1000, 4000):
-            by_size[n] = selective_coverage(model, n, trials_for(n, trials))
-        for metric in by_size[300]:
-            cells = [f"{metric}; {name}"]
-            for shares in by_size.values():
-                cells.append(f"{100 * shares[metric]:.1f}".replace("nan", "–"))
-            rows.append(cells)
-    print_table("coverage of selective metrics, %", ["n = 300", "n = 1,000", "n = 4,000"], rows)
+    def cell(model: Model, metric: str, n: int) -> str:
+        share = selective_coverage(model, n, trials_for(n, trials))[metric]
+        return f"{100 * share:.1f}".replace("nan", "–")
+
+    rows = {}
+    for name, model in (("74 %, calibrated", Model()), ("74 %, T = 0.6", Model(temperature=0.6)),
+                        ("93 %", Model(0.93))):
+        for metric in SELECTIVE:
+            rows[f"{metric}; {name}"] = partial(cell, model, metric)
+    print_table("coverage of selective metrics, %", (300, 1000, 4000), rows)
 
 
-SMALLEST = {
-    "calibrated against over-confident (sd of v 0.83)": sig.SD_NEAR_ZERO,
-    "both over-confident, unlike (sd of u 0.37)": sig.SD_UNLIKE,
-    "both over-confident, alike (sd of u 0.15)": sig.SD_ALIKE,
-}
+def print_smallest(trials: int) -> None:
+    def points(sd: float, n: int) -> str:
+        return f"{100 * sig.smallest_difference(n, sd):.1f}"
 
+    def power(kind: str, n: int) -> str:
+        return f"{100 * smallest_power(kind, n, trials_for(n, trials)):.0f}"
 
-def print_smallest() -> None:
-    rows = []
-    for name, sd in SMALLEST.items():
-        cells = [name]
-        for n in (300, 1000, 4000):
-            cells.append(f"{100 * sig.smallest_difference(n, sd):.1f}")
-        rows.append(cells)
-    title = "smallest difference of over-confidence with about 80 % power, points"
-    print_table(title, ["n = 300", "n = 1,000", "n = 4,000"], rows)
+    print_table("smallest difference of over-confidence with about 80 % power, points",
+                (300, 1000, 4000), {
+        "calibrated against over-confident (sd of v 0.83)": partial(points, sig.SD_NEAR_ZERO),
+        "both over-confident, unlike (sd of u 0.37)": partial(points, sig.SD_UNLIKE),
+        "both over-confident, alike (sd of u 0.15)": partial(points, sig.SD_ALIKE),
+    })
+    print_table("%", (300, 1000, 4000), {
+        f"power at the smallest difference, {kind}": partial(power, kind)
+        for kind in ("near zero", "same side")
+    })
 
 
 def smallest_power(kind: str, n: int, trials: int) -> float:
     """Power at the difference that `smallest_difference` gives for the standard deviation drawn.
 
-    Args:
-        kind: "near zero" for a calibrated and an over-confident method, "same side" for two
-            over-confident ones.
-        n: Number of images.
-        trials: Number of draws.
+    `kind`: "near zero" for a calibrated and an over-confident method, "same side" for two
+    over-confident ones.
     """
     rng = generator(f"smallest {kind}", n)
     base = 0.0
@@ -631,16 +574,6 @@ def smallest_power(kind: str, n: int, trials: int) -> float:
     return share_different(f"smallest {kind}", draw, n, trials)
 
 
-def print_smallest_power(trials: int) -> None:
-    rows = []
-    for kind in ("near zero", "same side"):
-        cells = [f"power at the smallest difference, {kind}"]
-        for n in (300, 1000, 4000):
-            cells.append(f"{100 * smallest_power(kind, n, trials_for(n, trials)):.0f}")
-        rows.append(cells)
-    print_table("%", ["n = 300", "n = 1,000", "n = 4,000"], rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--demo", type=Path, help="folder of finished demo runs")
@@ -654,16 +587,14 @@ def main() -> None:
         soc = demo_sample(folder, "SoC")
         size["demo: TPT and SoC exchanged at random per image"] = resampled(tpt, soc, True)
         power["demo resampled: TPT, SoC"] = resampled(tpt, soc, False)
-        power["demo resampled: TPT, zero-shot"] = resampled(
-            tpt, demo_sample(folder, "ZeroShot"), False)
+        power["demo resampled: TPT, zero-shot"] = resampled(tpt, demo_sample(folder, "ZeroShot"), False)
 
     print_shares("size, %", size, (100, 300, 1000, 4000), trials)
     print_shares("size, other designs, %", OTHER_SIZE, (100, 300, 1000, 4000), trials)
     print_shares("size, several sets, %", SIZE_OF_SETS, (200, 1000), trials // 2)
     print_shares("power, %", power, (300, 1000, 4000), trials // 2)
     print_shares("power, several sets, %", POWER_OF_SETS, (200, 1000), trials // 2)
-    print_smallest()
-    print_smallest_power(trials // 2)
+    print_smallest(trials // 2)
     print_coverage(trials)
     print_selective(trials // 2)
     print(f"{trials:,} trials (half at n = 4,000, for several sets and for power); "

@@ -32,8 +32,7 @@ def page(tmp_path_factory):
                 make_run(root, trainer, dataset, seed, folder=folder, **options)
     make_run(root, EVIL, "UCF101", folder="evil", changes={"data.listing": EVIL}, **options)
     for steps in (1, 2):  # tables and figures of sweeps
-        make_run(root, "SoC", "EuroSAT", settings={"TTA.STEPS": steps}, folder=f"steps/{steps}",
-                 **options)
+        make_run(root, "SoC", "EuroSAT", settings={"TTA.STEPS": steps}, folder=f"steps/{steps}", **options)
     for weight in (5, 60):
         make_run(root, "SoC", "UCF101", settings={"TRAINER.SOC.LAMBDA": weight},
                  folder=f"lambda/{weight}", **options)

@@ -8,8 +8,7 @@ from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.experiments.planned_run import work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
-from promptcal.trainers.report.candidates import refers_to
-from promptcal.trainers.report.choices import choice_tables
+from promptcal.trainers.report.choices import choice_tables, refers_to
 from promptcal.trainers.report.export import export_runs
 
 from common import run_tool
@@ -252,8 +251,7 @@ def test_a_setting_whose_values_are_lists(tmp_path):
 
 def test_the_report_shows_the_choice(tmp_path):
     make_sweep(tmp_path)
-    done = run_tool(
-        "report.py", tmp_path, "--choose", "LAMBDA", "--choose-by", "nll", "--no-figures")
+    done = run_tool("report.py", tmp_path, "--choose", "LAMBDA", "--choose-by", "nll", "--no-figures")
     assert done.returncode == 0, done.stderr
     assert "λ chosen without test labels, ViT-L/14" in done.stdout
     assert "lowest mean NLL" in done.stdout
@@ -300,8 +298,7 @@ def test_a_metric_that_runs_lack_or_that_is_no_number_chooses_nothing(tmp_path):
     right = 10 * np.eye(8)[label]
     half_right = np.concatenate([np.roll(right[:50], 1, axis=1), right[50:]])
     for value, logits in ((10.0, right), (40.0, half_right)):
-        make_run(tmp_path / "runs", "SoC", n=100, settings={LAMBDA: value}, logits=logits,
-                 label=label)
+        make_run(tmp_path / "runs", "SoC", n=100, settings={LAMBDA: value}, logits=logits, label=label)
     table = choice_table(tmp_path / "runs", criterion="auroc")
     assert chosen(table, "best in hindsight") == ["40"]
     assert ("SoC on UCF101, best in hindsight: λ 10 cannot be chosen, because AUROC is no number "

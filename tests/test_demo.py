@@ -7,7 +7,7 @@ import pytest
 from promptcal.tools import demo
 from promptcal.trainers.functional import BINS
 from promptcal.trainers.report.core import make_tests
-from promptcal.trainers.report.demo_summary import SHOWN_BINS, overview, summarise
+from promptcal.trainers.report.figures.reliability import SHOWN_BINS, overview, summarise
 from promptcal.trainers.report.layout import default_layout
 
 from made_runs import SHARPNESS, compared, make_run

@@ -8,7 +8,7 @@ from promptcal.trainers.experiments.layouts import LAYOUTS, layout_fields
 from promptcal.trainers.experiments.outcome import build_layout, write_outcome
 from promptcal.trainers.experiments.plan import Workspace
 from promptcal.trainers.report import published
-from promptcal.trainers.report.layout_figures import FIGURES
+from promptcal.trainers.report.figures.select import FIGURES
 
 from finished_experiments import finished_runs, outcome_of, plan_of
 from made_runs import entry, make_record, row_labels

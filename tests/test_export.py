@@ -113,16 +113,6 @@ def test_copies_pair_with_other_runs_by_image(tmp_path):
     assert rows.findall(alone) == rows.findall(both) != []
 
 
-def test_an_edited_copy_is_left_out(runs, tmp_path):
-    (folder,) = export_runs([runs / "TPT"], tmp_path / "copies")
-    arrays = dict(np.load(folder / "predictions.npz"))
-    arrays["confidence"] = arrays["confidence"] ** 0.5
-    np.savez(folder / "predictions.npz", **arrays)
-    (copy,), _ = find_runs([folder])
-    with pytest.raises(ValueError, match="not the file that results.json belongs to"):
-        copy.load_predictions()
-
-
 def test_what_cannot_be_exported(runs, tmp_path):
     copies = tmp_path / "copies"
     assert run_tool("export.py", runs, "--out", copies).returncode == 0

@@ -7,15 +7,9 @@ from matplotlib.colors import to_hex
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
-from promptcal.trainers.report.figures.comparison import (
-    BeforeAfter,
-    Point,
-    draw_plane,
-    pareto_front,
-)
+from promptcal.trainers.report.figures.comparison import BeforeAfter, Point, draw_plane, pareto_front
+from promptcal.trainers.report.figures.select import layout_figures
 from promptcal.trainers.report.layout import Layout
-from promptcal.trainers.report.layout_figures import layout_figures
-from promptcal.trainers.report.write import write_figures
 
 from made_runs import make_run, measured_runs, numbered, simulate
 
@@ -133,10 +127,7 @@ def test_the_legend_of_pairs_is_not_cut_off(methods, groups):
 
 
 def test_a_sweep_is_a_path_in_order_of_lambda_and_near_points_share_a_label():
-    sweep = {
-        30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05),
-        100.0: Point(72.6, 5.2),
-    }
+    sweep = {30.0: Point(71.8, 5.3), 10.0: Point(70, 5), 20.0: Point(70.9, 5.05), 100.0: Point(72.6, 5.2)}
     others = {"TPT": Point(66, 9), "OTPT": Point(72.2, 5.25)}
     axes = draw_plane("", {"SoC": sweep}, others).axes[0]
     assert axes.lines[0].get_xdata().tolist() == [70, 70.9, 71.8, 72.6]
@@ -197,12 +188,12 @@ def test_a_figure_in_the_page_is_short_and_keeps_its_text():
     assert not re.search(r'd="[^"]*\.\d{3}', text) and "url(#x-" in text
 
 
-def make_fog(root, severity, n, trainer="SoC", sharpness=1.5, backbone="ViT-L/14"):
+def make_fog(root, severity, n, trainer="SoC", sharpness=1.5):
     """A run on all fog images of a severity, or on the first ones as with TEST.LIMIT."""
     changes = {"data.corruption": "fog", "data.severity": severity, "data.subset": f"{n} images"}
-    make_run(root, trainer, "CIFAR10C", n=n, backbone=backbone, sharpness=sharpness,
+    make_run(root, trainer, "CIFAR10C", n=n, sharpness=sharpness,
              images=f"fog {severity} {n}", names=numbered(f"fog {severity}", n), changes=changes,
-             folder=f"{trainer}{severity} {n} {backbone[-2:]}")
+             folder=f"{trainer}{severity} {n}")
 
 
 def test_severities_are_drawn_from_the_larger_of_two_sets_of_images(tmp_path):
@@ -217,14 +208,3 @@ def test_severities_are_drawn_from_the_larger_of_two_sets_of_images(tmp_path):
     assert "Test images of each: 200." in figure.caption
     left_out = "Left out: CIFAR-10-C fog 1, 40 images, CIFAR-10-C fog 5, 40 images."
     assert figure.caption.endswith(left_out)
-
-
-def test_figures_of_two_backbones_do_not_replace_each_other(tmp_path):
-    for backbone in ("ViT-L/14", "ViT-B/16"):
-        for severity in (1, 5):
-            make_fog(tmp_path, severity, 40, backbone=backbone)
-    figures = layout_figures(measured_runs(tmp_path).test, Layout(figures=["severity"]))
-    drawn, _ = write_figures(tmp_path, figures)
-    names = [figure.name for figure in drawn]
-    assert names == ["severity_cifar_10_c", "severity_cifar_10_c_2"]
-    assert len(list((tmp_path / "figures").glob("*.png"))) == 2

@@ -98,13 +98,9 @@ def test_thumbnails_come_from_a_root_that_the_user_gives_and_from_nowhere_else(m
     assert text.count("data-thumbnail=") > len(store)  # each picture is stored once for both runs
     above, _ = thumbnails_of(mistaken, "--root", mistaken)
     assert above.keys() == store.keys()
-
-
-def test_pictures_of_the_same_name_and_other_content_are_not_shown(mistaken):
-    store, _ = thumbnails_of(mistaken, "--root", mistaken / "images")
-    for path in (mistaken / "images").rglob("*.png"):
+    for path in (mistaken / "images").rglob("*.png"):  # the same name, other content
         path.write_bytes(path.read_bytes() + b" ")
-    assert store and thumbnails_of(mistaken, "--root", mistaken / "images")[0] == {}
+    assert thumbnails_of(mistaken, "--root", mistaken / "images")[0] == {}
 
 
 def test_a_report_never_reads_below_the_root_of_a_config_and_never_downloads(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.functional import balanced_accuracy, macro_f1
 from promptcal.trainers.report.load import read_run
-from promptcal.trainers.report.table_model import Table
+from promptcal.trainers.report.table import Table
 
 from common import run_tool
 from made_runs import cells_of, compared, entry, labels, make_run, report_on, row_labels

@@ -8,8 +8,7 @@ from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.intervals import Estimate
 from promptcal.trainers.functional.significance import compare_calibration, holm, shaffer
 from promptcal.trainers.report.pairs import ASSUMPTIONS, Pair, PairTests, pairs_table
-from promptcal.trainers.report.render import latex
-from promptcal.trainers.report.table_model import Entry
+from promptcal.trainers.report.table import Entry, latex
 from promptcal.trainers.report.verdict import judge, pair_sentence
 
 from made_runs import compared, entry, make_run
@@ -107,9 +106,7 @@ def test_untuned_prompts_are_paired_with_their_own_seed(tmp_path):
     """Three seeds have a prompt each, and SoC ran from all three: three seeds of both."""
     prompt = {"kind": "learnt", "protocol": "four", "position": "end"}
     for seed in (1, 2, 3):
-        make_run(
-            tmp_path, "SoC", seed=seed, changes={"model.prompt": {**prompt, "hash": f"h{seed}"}}
-        )
+        make_run(tmp_path, "SoC", seed=seed, changes={"model.prompt": {**prompt, "hash": f"h{seed}"}})
     pair, = pair_tests(tmp_path).all_pairs()
     assert pair.first.name == "prompt four, untuned" and pair.seeds == 3
 
@@ -126,14 +123,10 @@ def test_the_verdict_follows_the_tests(tmp_path):
             better = 0
             if winner in (pair.first.method, pair.second.method):
                 better = -1 if pair.second.method == winner else 1
-            changed.append(
-                replace(pair, p=p, comparison=replace(pair.comparison, p=p, better=better))
-            )
+            changed.append(replace(pair, p=p, comparison=replace(pair.comparison, p=p, better=better)))
         return judge(tests.grid, changed).sentence
 
-    assert judged(0.01).startswith(
-        "SoC is the best calibrated of the tuned methods, with an ECE of "
-    )
+    assert judged(0.01).startswith("SoC is the best calibrated of the tuned methods, with an ECE of ")
     assert "(p = 0.010, Shaffer over 6)" in judged(0.01)
     assert "no difference in calibration from O-TPT or TPT is shown" in judged(0.06)
     assert "has the lowest ECE of the tuned methods" in judged(0.01, "TPT")
@@ -147,55 +140,32 @@ def test_sentences_for_every_outcome(tmp_path):
     comparison = pair.comparison
     chance = Estimate(0.01, -0.01, 0.03, 0.3)
 
-    def said(p=0.02, over=(0.069, 0.011), errors=(0.088, 0.023), accuracy_p=1.0, **changes) -> str:
-        changed = replace(comparison, **{"accuracy": chance, **changes})
+    def said(p=0.02, over=(0.069, 0.011), accuracy_p=1.0, comparison_over=comparison.over, **changes) -> str:
+        changed = replace(comparison, **{"accuracy": chance, "over": comparison_over, **changes})
         return pair_sentence(
-            replace(pair, p=p, over=over, errors=errors, accuracy_p=accuracy_p, comparison=changed)
-        )
+            replace(pair, p=p, over=over, errors=(0.088, 0.023), accuracy_p=accuracy_p, comparison=changed))
 
-    better = said(better=-1, level=0.01, squared=replace(comparison.squared, p=0.01))
-    assert better == (
+    squared = comparison.squared
+    assert said(better=-1, level=0.01, squared=replace(squared, p=0.01)) == (
         "SoC is better calibrated than TPT on the same 960 images (p = 0.020, Shaffer over 3): over-confident by 1.1 "
         "instead of 6.9 points; debiased RMS error 2.3 instead of 8.8\u00a0%. Accuracy +1.0 points [−1.0, +3.0] may be "
         "chance."
     )
-    only_level = said(better=-1, level=0.01, squared=replace(comparison.squared, p=0.3))
-    assert "Mean confidence is nearer to accuracy; bin by bin no difference is shown." in only_level
-    only_squared = said(better=-1, level=0.3, squared=replace(comparison.squared, p=0.01))
-    assert "nearer bin by bin; on average no difference is shown." in only_squared
-    other = said(better=1, over=(-0.02, 0.05))
-    assert other.startswith("TPT is better calibrated than SoC")
-    assert "under-confident by 2.0 instead of over-confident by 5.0 points" in other
-    nothing = said(p=1.0, better=0, over=(0.05, 0.06))
-    assert nothing.startswith(
-        "No difference in calibration between TPT and SoC is shown (p = 1.00, Shaffer over 3). "
-        "With 960 images a difference of about "
-    )
-    assert "equal" not in nothing
-    accuracy = said(
-        p=1.0, better=0, over=(0.05, 0.06), accuracy_p=0.02,
-        accuracy=Estimate(0.012, 0.003, 0.021, 0.01),
-    )
-    assert "SoC is more accurate by 1.2 points [0.3, 2.1] (p = 0.020)." in accuracy
-    opposite = pair_sentence(
-        replace(
-            pair,
-            p=0.093,
-            over=(-0.025, 0.069),
-            comparison=replace(
-                comparison, better=0, over=Estimate(0.093, 0.07, 0.116, 1e-9), accuracy=chance
-            ),
-        )
-    )
-    assert opposite == (
-        "TPT is under-confident by 2.5 points, SoC over-confident by 6.9 (difference 9.3 [7.0, 11.6], p < 0.001); "
-        "which of them is better calibrated is not shown (p = 0.093, Shaffer over 3)."
-    )
-    disagree = said(
-        better=0, over=(0.069, 0.011), squared=replace(comparison.squared, value=0.01, p=0.01)
-    )
-    assert disagree.startswith("TPT and SoC are calibrated differently")
-    assert "SoC is nearer on average, TPT bin by bin" in disagree
+    for changes, words in (
+        ({"better": -1, "level": 0.01, "squared": replace(squared, p=0.3)}, "bin by bin no difference is shown."),
+        ({"better": -1, "level": 0.3, "squared": replace(squared, p=0.01)}, "on average no difference is shown."),
+        ({"better": 1}, "TPT is better calibrated than SoC"),
+        ({"better": 1, "over": (-0.02, 0.05)}, "under-confident by 2.0 instead of over-confident by 5.0 points"),
+        ({"better": 0, "squared": replace(squared, value=0.01, p=0.01)},
+         "are calibrated differently (p = 0.020, Shaffer over 3): SoC is nearer on average, TPT bin by bin"),
+        ({"better": 0, "p": 0.093, "over": (-0.025, 0.069), "comparison_over": Estimate(0.093, 0.07, 0.116, 1e-9)},
+         "SoC over-confident by 6.9 (difference 9.3 [7.0, 11.6], p < 0.001); which of them is better"),
+        ({"better": 0, "p": 1.0, "over": (0.05, 0.06)}, "is shown (p = 1.00, Shaffer over 3). With 960 images a "),
+        ({"better": 0, "p": 1.0, "over": (0.05, 0.06), "accuracy_p": 0.02,
+          "accuracy": Estimate(0.012, 0.003, 0.021, 0.01)},
+         "SoC is more accurate by 1.2 points [0.3, 2.1] (p = 0.020)."),
+    ):
+        assert words in said(**changes)
 
 
 def test_one_image_is_no_difference(tmp_path):

@@ -95,13 +95,12 @@ def zero_shot() -> np.ndarray:
     return random_logits(200, 1, 9, seed=3)[:, 0].numpy()
 
 
-def test_scaled_logits_keep_the_predictions(logits, zero_shot):
+def test_scaled_logits_keep_the_predictions_and_replaced_confidence_is_that_of_zero_shot(
+    logits, zero_shot,
+):
     tau = np.random.default_rng(0).uniform(0.1, 9, 200)
     for scaled in (posthoc.cots(logits, tau), posthoc.replaced_confidence(logits, zero_shot)):
         np.testing.assert_array_equal(scaled.argmax(1), logits.argmax(1))
-
-
-def test_replaced_confidence_is_that_of_zero_shot(logits, zero_shot):
     replaced = np.exp(posthoc.replaced_confidence(logits, zero_shot))
     confidence = torch.tensor(zero_shot).softmax(-1).amax(-1).numpy()
     np.testing.assert_allclose(replaced.sum(1), 1)

@@ -26,9 +26,7 @@ def test_cells_by_any_spelling_of_a_method(where, printed):
     cell = published.find(*where)
     assert cell.printed == printed
     assert cell.value == Decimal(printed.replace(",", ""))
-    assert (
-        cell.source == f"Fillioux et al. (2026), Table {published.tables_of()[cell.table]['table']}"
-    )
+    assert (cell.source == f"Fillioux et al. (2026), Table {published.tables_of()[cell.table]['table']}")
 
 
 def test_a_run_finds_the_table_of_its_conditions():

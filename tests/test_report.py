@@ -7,30 +7,18 @@ import subprocess
 import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import DataError
-from promptcal.trainers.report import render
+from promptcal.trainers.report.core import write_figures
 from promptcal.trainers.report.figures import style
-from promptcal.trainers.report.figures.select import NamedFigure, report_figures, sals_groups
+from promptcal.trainers.report.figures.select import sals_groups
+from promptcal.trainers.report.figures.style import NamedFigure
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.metrics import METRICS, Metric
-from promptcal.trainers.report.published_rows import PublishedOptions
-from promptcal.trainers.report.special_tables import decision_table, metric_tables
-from promptcal.trainers.report.tables import results_table
-from promptcal.trainers.report.write import write_figures
+from promptcal.trainers.report.report_tables import decision_table, metric_tables, results_table
+from promptcal.trainers.report.table import LATEX_HEAD, latex, markdown, terminal, to_csv
 
 from common import run_tool
 from folders import names
-from made_runs import (
-    by_label,
-    compared,
-    entry,
-    labels,
-    make_benchmark,
-    make_run,
-    report_on,
-    verdict_of,
-)
-
-NONE = PublishedOptions()
+from made_runs import by_label, compared, entry, labels, make_benchmark, make_run, report_on, verdict_of
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +41,7 @@ def test_subsets_of_one_data_set_never_enter_one_average(tmp_path):
     verdict = verdict_of(main)
     assert verdict.sentence == sentence
     assert verdict.basis.endswith("300 test images: UCF101 300.")
-    table = results_table(main, "t", "", ["ece"], NONE)
+    table = results_table(main, "t", "", ["ece"])
     assert table.columns == ["UCF101, 300 images", "UCF101, 100 images", "EuroSAT"]
     note, = [note for note in table.notes if "several sets of test images" in note]
     assert "300, 100" in note and "use the largest" in note
@@ -78,14 +66,6 @@ def test_demo_runs_stay_out_where_there_are_others(tmp_path):
     assert "They are of Zero-shot, SoC. 2 runs on embedded demo data left out; --demo" in done.stderr
     with_demo = report_on(tmp_path, demo=True)
     assert ["LandCover"] in [table.columns for table in with_demo.tables]
-
-
-def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
-    prompt = {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "p0", "position": "end"}
-    make_run(tmp_path, "SoC", changes={"model.prompt": prompt})
-    main, = compared(tmp_path)
-    assert labels(main) == ["CoOp, 2 shots, untuned", "SoC, CoOp 2 shots"]
-    assert "CoOp, 2 shots, untuned has" in verdict_of(main).sentence
 
 
 def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
@@ -123,13 +103,13 @@ def two_best(samples):
 
 
 def test_markdown_terminal_and_csv(benchmark):
-    table = results_table(benchmark, "t", "Title_1", ["ece"], NONE)
-    text = render.markdown(table)
+    table = results_table(benchmark, "t", "Title_1", ["ece"])
+    text = markdown(table)
     assert "### Title\\_1" in text
     soc = entry(table, "ECE", "SoC", "UCF101")
     assert f"**{soc.text}** {soc.spread} ({soc.delta})" in text
-    assert f"*{soc.text} {soc.spread} ({soc.delta})" in render.terminal(table)
-    lines = csv.DictReader(render.to_csv([table]).splitlines())
+    assert f"*{soc.text} {soc.spread} ({soc.delta})" in terminal(table)
+    lines = csv.DictReader(to_csv([table]).splitlines())
     line = next(line for line in lines if (line["row"], line["column"]) == ("SoC", "UCF101"))
     assert float(line["value"]) == soc.value  # not rounded
     assert (line["best"], line["published"]) == ("1", "0")
@@ -138,11 +118,8 @@ def test_markdown_terminal_and_csv(benchmark):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(benchmark, tmp_path):
     odd = r"Odd & signs_100% #1 $x$ {} ~ ^ \ λ “q” 漢"
-    tables = [
-        results_table(benchmark, "a", odd, ["accuracy", "ece"], NONE),
-        *metric_tables(benchmark, "b"),
-    ]
-    body = render.LATEX_HEAD + "".join(map(render.latex, tables))
+    tables = [results_table(benchmark, "a", odd, ["accuracy", "ece"]), *metric_tables(benchmark, "b")]
+    body = LATEX_HEAD + "".join(map(latex, tables))
     head = r"\documentclass{article}\usepackage{booktabs,graphicx,xcolor}\begin{document}"
     (tmp_path / "t.tex").write_text(f"{head}{body}\\end{{document}}", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
@@ -156,9 +133,7 @@ def test_the_tool_writes_everything(tmp_path, real_pictures):
         # as many as UCF101 has, so that published rows are shown
         make_run(tmp_path / "runs", trainer, n=3783)
     out = tmp_path / "out"
-    done = run_tool(
-        "report.py", tmp_path / "runs", "--out", out, "--published", "--baseline", "O-TPT"
-    )
+    done = run_tool("report.py", tmp_path / "runs", "--out", out, "--published", "--baseline", "O-TPT")
     assert done.returncode == 0, done.stderr
     for words in (
         "SoC is the best calibrated of the tuned methods",
@@ -186,6 +161,10 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
     assert "800 test images" in verdict.basis
     assert len(verdict.findings) == 4
     assert "SoC is better calibrated than TPT" in " ".join(verdict.findings)
+    groups = sals_groups(benchmark)
+    assert set(groups) == {"Pets", "UCF101", "EuroSAT", "Average"}
+    ece = {name: by_label(groups[name])["SoC"].after for name in groups if name != "Pets"}
+    assert ece["Average"] == pytest.approx((ece["UCF101"] + ece["EuroSAT"]) / 2)
     make_run(tmp_path, "OTPT", n=60, sharpness=1.35)
     make_run(tmp_path, "SoC", n=60, sharpness=1.3)
     sentence = verdict_of(compared(tmp_path)[0]).sentence
@@ -195,9 +174,7 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
 
 def test_decisions_are_near_the_top(benchmark, tmp_path):
     table = decision_table(benchmark, "t", "")
-    expected = {
-        "Accuracy above 0.8 (%)", "Errors at 80 % coverage (%)", "LAC coverage (%)", "LAC size",
-    }
+    expected = {"Accuracy above 0.8 (%)", "Errors at 80 % coverage (%)", "LAC coverage (%)", "LAC size"}
     assert expected <= set(table.columns)
     make_run(tmp_path, "SoC")
     report = report_on(tmp_path)
@@ -206,19 +183,6 @@ def test_decisions_are_near_the_top(benchmark, tmp_path):
     assert cell.low < cell.value < cell.high
     for table in report.tables:
         assert "Pairs" in table.title or len(" ".join(table.notes).split()) < 150
-
-
-def test_figures_of_sals_and_class_pairs(benchmark, tmp_path):
-    groups = sals_groups(benchmark)
-    assert set(groups) == {"Pets", "UCF101", "EuroSAT", "Average"}
-    ece = {}
-    for name in ("UCF101", "EuroSAT", "Average"):
-        ece[name] = by_label(groups[name])["SoC"].after
-    assert ece["Average"] == pytest.approx((ece["UCF101"] + ece["EuroSAT"]) / 2)
-    for trainer in ("OTPT", "SoC"):
-        make_run(tmp_path, trainer)
-    figures = {figure.name: figure for figure in report_figures(compared(tmp_path))}
-    assert len(figures["class_pairs_ucf101"].figure.axes) == 2
 
 
 def test_nothing_to_report_is_one_line_with_status_2(tmp_path):

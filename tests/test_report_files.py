@@ -20,11 +20,9 @@ import pytest
 import yaml
 from promptcal.datasets.utils.errors import DataError, UserError
 from promptcal.trainers.functional import calibration as cal
-from promptcal.trainers.report import render
-from promptcal.trainers.report.load import find_runs, read_run
+from promptcal.trainers.report.load import OPTIONAL, REQUIRED, find_runs, read_run
 from promptcal.trainers.report.measure import MeasureOptions, measure_run
-from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
-from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableRow
+from promptcal.trainers.report.table import Entry, RowBlock, Table, TableRow, latex, terminal, to_csv
 from promptcal.trainers.runs.record import results_hash
 
 from common import run_tool
@@ -195,9 +193,7 @@ def test_metrics_are_recomputed_from_predictions_with_any_bins(tmp_path):
     assert measured.value("ece_sals") == cal.ece(*cal.top_class(scaled, data.label))
     assert measured.value("ece_temperature") < measured.value("ece")
     assert np.isnan(measured.metrics["ece"].low)
-    for name in (
-        "accuracy", "rms_calibration_error", "signed_error", "brier", "nll", "auroc", "risk",
-    ):
+    for name in ("accuracy", "rms_calibration_error", "signed_error", "brier", "nll", "auroc", "risk"):
         interval = measured.metrics[name]
         assert interval.low <= interval.value <= interval.high, name
 
@@ -362,29 +358,25 @@ def test_a_flipped_byte_anywhere_is_noticed(bad):
 
 
 def test_no_formula_in_the_csv_no_command_in_the_latex_and_no_escape_in_the_terminal():
-    names = [
-        "=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\\input{/etc/passwd}", "a\n\nb",
-        "\x1b[2J%",
-    ]
+    names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\\input{/etc/passwd}", "a\n\nb", "\x1b[2J%"]
     rows = [TableRow(name, "SoC", [Entry(-1.0)]) for name in names]
     blocks = [RowBlock("=2", rows)]
     table = Table("t", "\\write18{id}\x1b]0;x\x07", ["=1+1"], blocks, ["\\end{document}\x9b2J"])
-    lines = list(csv.reader(render.to_csv([table]).splitlines()))
+    lines = list(csv.reader(to_csv([table]).splitlines()))
     for line in lines[1:]:
         for cell in line:
             assert not cell.startswith(("=", "+", "@"))
         assert [cell for cell in line if cell.startswith("-")] == ["-1.0"]
-    latex = render.latex(table)
-    assert not re.search(r"\\(input|write18|end\{document)", latex)
-    assert "\n\n" not in latex and "\x1b" not in latex
-    assert not set(render.terminal(table)) & {"\x1b", "\x07", "\x9b"}
+    tex = latex(table)
+    assert not re.search(r"\\(input|write18|end\{document)", tex)
+    assert "\n\n" not in tex and "\x1b" not in tex
+    assert not set(terminal(table)) & {"\x1b", "\x07", "\x9b"}
 
 
 def test_names_of_a_foreign_run_are_no_commands_in_labels_of_latex(tmp_path):
     name = "x}\\input{secret}"
     for value in (10.0, 40.0):
-        make_run(tmp_path, "SoC", settings={"TRAINER.SOC.LAMBDA": value},
-                 changes={"names.backbone": name})
+        make_run(tmp_path, "SoC", settings={"TRAINER.SOC.LAMBDA": value}, changes={"names.backbone": name})
     report_on(tmp_path, choose=["LAMBDA"])
     for file in ("tables.tex", "tables_notes.tex"):
         text = (tmp_path / "report" / file).read_text(encoding="utf-8")

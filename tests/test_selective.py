@@ -1,5 +1,4 @@
 """Metrics of selective prediction: definitions, ties, intervals, differences, coverage."""
-import doctest
 import math
 import os
 
@@ -24,11 +23,6 @@ INFLUENCES = {
 @pytest.fixture
 def sample() -> tuple[np.ndarray, np.ndarray]:
     return sim.draw_pair(sim.Model(), sim.Model(), 400, np.random.default_rng(0))[0]
-
-
-def test_examples_in_docstrings():
-    result = doctest.testmod(sel)
-    assert result.attempted > 0 and result.failed == 0
 
 
 def test_values_are_those_of_the_metrics(sample):

@@ -10,10 +10,9 @@ from promptcal.trainers.report.figures.select import (
     rows_of_steps,
     step_panels,
 )
-from promptcal.trainers.report.layout import Layout, TableSpec
+from promptcal.trainers.report.layout import PLAIN, Layout, TableSpec
 from promptcal.trainers.report.load import find_runs
-from promptcal.trainers.report.published_rows import PublishedOptions
-from promptcal.trainers.report.tables import results_table
+from promptcal.trainers.report.report_tables import results_table
 
 from made_runs import (
     by_label,
@@ -29,13 +28,12 @@ from made_runs import (
 )
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
-NONE = PublishedOptions()
-SOC = PublishedOptions(published.SOC)
+SOC = Layout(published=published.SOC)
 
 
-def table_with(grid, *metrics: str, published_options=NONE):
+def table_with(grid, *metrics: str, layout=PLAIN):
     """The table of these metrics; none = ECE."""
-    return results_table(grid, "t", "", metrics or ["ece"], published_options)
+    return results_table(grid, "t", "", metrics or ["ece"], layout)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +52,9 @@ def size(dataset: str) -> int:
 
 def test_paper_layout(benchmark):
     main, = compared(benchmark)
-    table = results_table(main, "t", "title", ["accuracy", "ece"], NONE)
+    table = results_table(main, "t", "title", ["accuracy", "ece"])
     assert table.columns == ["Pets", "UCF101", "EuroSAT", "Average"]
-    assert row_labels(table) == [
-        "Zero-shot", "TPT", "C-TPT", "O-TPT", "SoC",
-    ]
+    assert row_labels(table) == ["Zero-shot", "TPT", "C-TPT", "O-TPT", "SoC"]
     soc = entry(table, "ECE", "SoC", "UCF101")
     otpt = entry(table, "ECE", "O-TPT", "UCF101")
     tpt = entry(table, "ECE", "TPT", "UCF101")
@@ -100,10 +96,7 @@ def test_sweeps_leave_the_main_table_and_get_their_own(tmp_path):
     two_steps = entry(table_with(steps), "ECE", "SoC, 2 steps", "UCF101")
     assert soc.after == pytest.approx(two_steps.value)
     names = {item.name for item in report_figures([main, prompts, weights, steps])}
-    expected = {
-        "reliability_grid", "selective_ucf101", "sals", "steps", "prompts_ucf101",
-        "lambda_ucf101",
-    }
+    expected = {"reliability_grid", "selective_ucf101", "sals", "steps", "prompts_ucf101", "lambda_ucf101"}
     assert names >= expected
 
 
@@ -161,13 +154,8 @@ def test_coop_saw_labels_and_is_no_rival(tmp_path):
 
 
 def published_rows(root) -> list[str]:
-    table = table_with(compared(root)[0], published_options=SOC)
+    table = table_with(compared(root)[0], layout=SOC)
     return [row.label for row in table.blocks[0].rows if row.published]
-
-
-def test_published_rows_stand_beside_the_papers_conditions(tmp_path):
-    make_run(tmp_path, "SoC", n=size("UCF101"))
-    assert published_rows(tmp_path) == [f"Zero-shot {table_of(1)}", f"SoC {table_of(1)}"]
 
 
 @pytest.mark.parametrize("conditions", [
@@ -206,7 +194,7 @@ def test_published_rows_are_labelled_and_never_compared(tmp_path):
     for dataset in ("EuroSAT", "UCF101"):
         for trainer in ("OTPT", "SoC"):
             make_run(tmp_path, trainer, dataset, n=size(dataset))
-    table = table_with(compared(tmp_path)[0], "ece", "ece_sals", published_options=SOC)
+    table = table_with(compared(tmp_path)[0], "ece", "ece_sals", layout=SOC)
     assert entry(table, "ECE (", f"O-TPT {table_of(1)}", "EuroSAT").text == "17.7"
     assert entry(table, "ECE + SaLS", f"SoC {table_of(10)}", "EuroSAT").text == "3.4"
     for block in table.blocks:
@@ -222,14 +210,14 @@ def test_published_rows_are_labelled_and_never_compared(tmp_path):
 def test_the_papers_average_stands_beside_the_same_sets(tmp_path):
     for dataset in ("ImageNetA", "ImageNetV2", "ImageNetR", "ImageNetSketch"):
         make_run(tmp_path, "SoC", dataset, n=size(dataset), classes=2)
-    table = table_with(compared(tmp_path)[0], published_options=SOC)
+    table = table_with(compared(tmp_path)[0], layout=SOC)
     assert entry(table, "ECE", f"SoC {table_of(2)}", "Average").text == "8.4"
 
 
 def test_nothing_published_stands_beside_the_small_clip(tmp_path):
     make_run(tmp_path, backbone="small", n=30)
     (grid,) = compared(tmp_path)
-    table = table_with(grid, published_options=SOC)
+    table = table_with(grid, layout=SOC)
     assert not [row for row in table.blocks[0].rows if row.published]
     assert "Fillioux et al. (2026) print no numbers for small CLIP" in "\n".join(table.notes)
 
@@ -255,53 +243,41 @@ def test_backbones_get_tables_of_their_own_and_a_zero_shot_row_from_the_tuned_ru
     assert zero_shot.value == pytest.approx(run.results["zero_shot_ece"])
 
 
-def make_folds(root, names_of):
-    """SoC and TPT on two folds of 100 images, whose hashes are in the order of neither."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_folds_are_in_the_order_of_their_numbers_and_may_share_an_image(tmp_path, shared):
+    """Two folds of 100 images, whose hashes are in the order of neither."""
     for fold, content in (("test=2", "b"), ("test=10", "a")):
-        changes = {"names.part": fold, "data.images": content}
+        names = numbered(fold, 100)
+        if shared:
+            names[-1] = "in both"
         for trainer in ("TPT", "SoC"):
-            folder = f"{trainer}{fold}"
-            make_run(root, trainer, n=100, folder=folder, changes=changes, names=names_of(fold))
-
-
-def test_folds_are_in_the_order_of_their_numbers_and_share_no_image(tmp_path):
-    make_folds(tmp_path, lambda fold: numbered(fold, 100))
+            make_run(tmp_path, trainer, n=100, folder=f"{trainer}{fold}", names=names,
+                     changes={"names.part": fold, "data.images": content})
     main, = compared(tmp_path)
     columns = [main.column_label(column) for column in main.columns]
     assert columns == ["UCF101 (test=2), 100 images", "UCF101 (test=10), 100 images"]
     note, = [note for note in main.notes if "several sets" in note]
     assert note == (
-        "UCF101 was run on several sets of test images (100, 100), which share no image: each has a "
-        "column of its own, and averages and verdict use the first of the largest that all compared "
-        "methods have, UCF101 (test=2), 100 images."
+        "UCF101 was run on several sets of test images (100, 100), which "
+        f"{'may overlap' if shared else 'share no image'}: each has a column of its own, and averages and verdict use "
+        "the first of the largest that all compared methods have, UCF101 (test=2), 100 images."
     )
 
 
-def test_sets_that_share_an_image_may_overlap(tmp_path):
-    make_folds(tmp_path, lambda fold: [*numbered(fold, 99), "in both"])
-    main, = compared(tmp_path)
-    assert "(100, 100), which may overlap:" in "\n".join(main.notes)
-
-
-def make_corrected(root):
-    """Runs on a data set, and on the same images with other labels under another name."""
+def test_the_same_images_under_two_names_count_once_in_averages(tmp_path):
+    """A data set, and the same images with other labels under another name."""
     names = numbered("bird", 100)
     corrected = {"names.dataset": "UCF101 corrected", "data.images": "corrected"}
     for trainer in ("TPT", "SoC"):
-        make_run(root, trainer, n=100, names=names, folder=f"{trainer}/a")
-        make_run(root, trainer, n=100, names=names, folder=f"{trainer}/b", changes=corrected,
+        make_run(tmp_path, trainer, n=100, names=names, folder=f"{trainer}/a")
+        make_run(tmp_path, trainer, n=100, names=names, folder=f"{trainer}/b", changes=corrected,
                  label=np.zeros(100, int))
-        make_run(root, trainer, "EuroSAT", n=100)
-
-
-def test_the_same_images_under_two_names_count_once_in_averages(tmp_path):
-    make_corrected(tmp_path)
+        make_run(tmp_path, trainer, "EuroSAT", n=100)
     main, = compared(tmp_path)
     table = table_with(main, "accuracy")
     assert table.columns == ["UCF101", "UCF101 corrected", "EuroSAT", "Average"]
-    row = table.blocks[0].rows[-1]
-    first, corrected, eurosat, average = [cell.value for cell in row.entries]
-    assert average == pytest.approx((first + eurosat) / 2) and first != corrected
+    first, other, eurosat, average = [cell.value for cell in table.blocks[0].rows[-1].entries]
+    assert average == pytest.approx((first + eurosat) / 2) and first != other
     note = ("UCF101 corrected and UCF101 have 100 images in common, with other labels or classes: "
             "averages and verdict count them once, as UCF101.")
     assert note in table.notes
@@ -332,15 +308,15 @@ def test_temperature_is_averaged_over_the_seeds_with_a_validation_run(tmp_path):
         if run.run.trainer == "SoC" and run.seed > 1:
             values.append(100 * run.value("ece_temperature"))
     assert cell.value == pytest.approx(np.mean(values))
-    words = (
-        "Fitted on validation images: SoC on UCF101 (400 for 2 of 3 seeds, the others do not count)"
-    )
+    words = ("Fitted on validation images: SoC on UCF101 (400 for 2 of 3 seeds, the others do not count)")
     assert words in "\n".join(table.notes)
 
 
-def test_tables_of_two_backbones_have_names_of_their_own(tmp_path):
+def test_tables_and_figures_of_two_backbones_have_names_of_their_own(tmp_path):
     for backbone in ("ViT-L/14", "ViT-B/16"):
         make_run(tmp_path / "runs", "SoC", backbone=backbone)
-    layout = Layout(tables=[TableSpec("results", "Results")], with_figures=False)
-    tables = report([], layout, tmp_path / "out", measured=measured_runs(tmp_path / "runs")).tables
-    assert [table.name for table in tables] == ["results", "results_2"]
+    layout = Layout(tables=[TableSpec("results", "Results")], figures=["selective"])
+    written = report([], layout, tmp_path / "out", measured=measured_runs(tmp_path / "runs"))
+    assert [table.name for table in written.tables] == ["results", "results_2"]
+    assert written.figures == ["selective", "selective_2"]
+    assert len(list((tmp_path / "out" / "figures").glob("*.png"))) == 2

@@ -23,7 +23,7 @@ from promptcal.trainers.experiments.verify import (
     make_checks,
 )
 from promptcal.trainers.report import published
-from promptcal.trainers.report.make_grid import grid_of
+from promptcal.trainers.report.grid import grid_of
 from promptcal.trainers.vlm.small import card_results
 
 from common import PROJECT, run_tool

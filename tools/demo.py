@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Imported after the runs: matplotlib is not part of them.
     from promptcal.trainers.report.arrange import arrange
     from promptcal.trainers.report.core import Additions, make_tests, measure, report
-    from promptcal.trainers.report.demo_summary import overview
+    from promptcal.trainers.report.figures.reliability import overview
     from promptcal.trainers.report.layout import default_layout
     from promptcal.trainers.report.load import read_run
     from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures

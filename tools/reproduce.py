@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         read_experiments,
         reproduce,
     )
-    from promptcal.trainers.report.render import terminal
+    from promptcal.trainers.report.table import terminal
 
     log_to_terminal()
     workspace = Workspace(

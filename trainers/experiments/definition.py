@@ -362,7 +362,7 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
 
 def check_experiment(experiment: Experiment, where: str) -> None:
     """Refuses unknown names before anything is planned."""
-    from ..report.layout_figures import FIGURES  # imports torch and matplotlib
+    from ..report.figures.select import FIGURES  # imports torch and matplotlib
     from ..report.metrics import known_metrics
 
     try:

@@ -8,7 +8,7 @@ Fields:
         threshold, similarity, prompts, or a setting's key; `across` stands for the experiment's
         field of that name), `rows: swept` if labels state the values of swept settings, `per:
         texts` for a table per choice of texts, `texts: true` for a note on seeds and texts.
-    figures: Names of `FIGURES` in trainers/report/layout_figures.py.
+    figures: Names of `FIGURES` in trainers/report/figures/select.py.
     verdict: Whether methods are ranked and tested.
     study: What computes tables besides runs: complexity, theory or verify.
 """

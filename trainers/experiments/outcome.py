@@ -14,13 +14,13 @@ from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_json, write_text
 from ..report import published
-from ..report.candidates import refers_to
+from ..report.choices import refers_to
 from ..report.core import Additions, MeasuredRuns, measure, report
 from ..report.layout import BASELINE, Differences, Layout, TableSpec
 from ..report.load import FinishedRun, name_below, read_run
 from ..report.measure import Measured
 from ..report.page import render
-from ..report.table_model import Table
+from ..report.table import Table
 from .definition import Experiment, dataset_class, find_dataset
 from .layouts import layout_fields
 from .plan import Workspace

@@ -26,7 +26,7 @@ from ..config.settings import (
 )
 from ..coop import CoOp
 from ..registry import method_key
-from ..report.candidates import refers_to
+from ..report.choices import refers_to
 from ..runs.record import canonical_json
 from ..vlm.loading import SMALL
 from .definition import DatasetPlace, Experiment, RunGroup, find_dataset

@@ -12,7 +12,7 @@ from ...datasets.utils.errors import ConfigError, UserError, reading
 from ...datasets.utils.files import data_root, make_folder
 from ...datasets.utils.lock import FolderLock
 from ..registry import find_method
-from ..report.candidates import check_choice
+from ..report.choices import check_choice
 from ..report.measure import Measured
 from ..vlm.loading import check_name, find_loader
 from .cluster import Cluster

@@ -22,7 +22,7 @@ from ..report.grid import Grid
 from ..report.measure import Measured
 from ..report.published import is_published_data
 from ..report.sentences import listed
-from ..report.table_model import Entry, RowBlock, Table, TableRow, text_entry
+from ..report.table import Entry, RowBlock, Table, TableRow, text_entry
 
 FILE = CONFIGS / "experiments" / "reruns.json"
 BINS = 20  # of the logs

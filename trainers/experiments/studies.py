@@ -24,8 +24,8 @@ from ..functional import theory
 from ..functional.arrays import Array
 from ..registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ..report import published as paper
-from ..report.published_rows import published_lines
-from ..report.table_model import Entry, RowBlock, Table, TableRow
+from ..report.cells import published_lines
+from ..report.table import Entry, RowBlock, Table, TableRow
 from ..runs.run_dir import batched
 from .definition import DatasetPlace, Experiment
 from .plan import Workspace, configure

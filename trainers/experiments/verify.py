@@ -17,15 +17,14 @@ from ...datasets.utils.cli import counted
 from ..registry import method_info, method_key
 from ..report import published as paper
 from ..report.arrange import by_backbone
-from ..report.entries import mean_entry
-from ..report.grid import Column, Grid, Row
+from ..report.cells import mean_entry
+from ..report.grid import Column, Grid, Row, grid_of
 from ..report.grid_notes import failure_notes
-from ..report.make_grid import grid_of
 from ..report.measure import Measured
 from ..report.metrics import METRICS
+from ..report.report_tables import entries_of
 from ..report.sentences import listed
-from ..report.table_model import Entry, RowBlock, Table, TableRow, text_entry
-from ..report.tables import entries_of
+from ..report.table import Entry, RowBlock, Table, TableRow, text_entry
 from ..report.verdict import Verdict
 from ..runs.record import RunRecord
 from ..vlm.loading import SMALL

@@ -14,8 +14,7 @@ from tabulate import tabulate
 from ...datasets.utils.files import no_formula, write_text
 from ...datasets.views.images import open_image
 from ..registry import ZERO_SHOT, method_info
-from ..report.page import render
-from ..report.thumbnails import data_uri
+from ..report.page import data_uri, render
 
 IMAGE_BOX = (384, 384)  # pixels of an image
 MAX_VIEWS = 24  # per image

@@ -32,8 +32,8 @@ from ..config.settings import (
 from ..functional.calibration import sals
 from ..functional.objectives import class_logits, entropy
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
+from ..report.page import data_uri
 from ..report.sentences import plain_text
-from ..report.thumbnails import data_uri
 from ..runs.record import value_label
 from ..runs.run_dir import batched
 from ..tpt import TPT

@@ -1,4 +1,6 @@
 """Arranges measured runs as tables: one main table for each backbone, one for each swept setting.
+
+Zero-shot rows are made of the zero-shot predictions that tuned runs have.
 """
 from __future__ import annotations
 
@@ -8,14 +10,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config.settings import setting_title
-from ..registry import method_info
+from ..registry import ZERO_SHOT, method_info
 from ..runs.record import RunRecord, canonical_json, group_records
-from .grid import Column, Grid
+from .grid import (
+    OF_ZERO_SHOT,
+    Column,
+    Grid,
+    conditions,
+    grid_of,
+    is_learnt_and_trained,
+    make_columns,
+    record_of,
+    value_of,
+)
 from .grid_notes import grid_notes
-from .make_grid import grid_of, make_columns, record_of, value_of
 from .measure import Measured
-from .sentences import PROMPT, backbone_words, joined_with_and
-from .zero_shot import untuned_prompts, zero_shot_parts
+from .sentences import (
+    PROMPT,
+    backbone_words,
+    is_untuned_prompt,
+    joined_with_and,
+    starts_from_prompt,
+)
 
 DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
 # Settings that the field `method.stream` of a record states too
@@ -162,11 +178,6 @@ def differences_from_main(
 ) -> dict[Measured, set[str]]:
     """The swept settings in which each run differs from the main table.
 
-    Args:
-        runs: Runs with one backbone.
-        keys: The swept settings.
-        column_of: The set of images of each run.
-
     Returns:
         The keys of these settings, by run.
     """
@@ -218,10 +229,6 @@ def differing_settings(first: Measured, second: Measured) -> set[str]:
 def value_text(key: str, measured: Measured) -> str:
     """The value of a setting in a run, as text.
 
-    Args:
-        key: Key of the setting.
-        measured: The run.
-
     Returns:
         JSON if the run changed the setting, otherwise `DEFAULT`.
     """
@@ -232,12 +239,7 @@ def value_text(key: str, measured: Measured) -> str:
 
 
 def setup_of(measured: Measured, column_of: Mapping[Measured, Column]) -> Setup:
-    """Method, prompt and images of a run.
-
-    Args:
-        measured: The run.
-        column_of: The set of images of each run.
-    """
+    """Method, prompt and images of a run."""
     return measured.run.trainer, str(measured.record.get(PROMPT)), column_of[measured]
 
 
@@ -247,11 +249,6 @@ def main_values_of(
     """For each setup the value of a swept setting that the main table shows.
 
     It is the default one if a run has it, otherwise the one that most runs of the method have.
-
-    Args:
-        key: Key of the setting.
-        runs: Runs with one backbone.
-        column_of: The set of images of each run.
 
     Returns:
         Values as JSON text, or `DEFAULT`.
@@ -280,8 +277,6 @@ def on_swept_columns(
 
     Args:
         key: Key of a swept setting.
-        runs: Runs with one backbone.
-        column_of: The set of images of each run.
     """
     values: dict[Setup, set[str]] = {}
     for measured in runs:
@@ -309,3 +304,78 @@ def sort_key(value: Any) -> tuple[int, float, str]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (0, float(value), "")
     return (1, 0.0, str(value))
+
+
+def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
+    """Zero-shot runs made of other runs, for prompts and images that no zero-shot run has."""
+    source: Any = None
+    covered = set()
+    for measured in runs:
+        if method_info(measured.run.trainer).zero_shot:
+            covered.add(conditions(measured.record))
+            source = measured.record.method.get("source")
+    parts = []
+    # Runs with logits first: a part that is made of one has all metrics. Then those with most
+    # images.
+    for measured in sorted(runs, key=lambda run: (not run.has_logits, run.skipped)):
+        if (
+            not measured.run.has_zero_shot
+            or measured.from_tuned_run
+            or is_learnt_and_trained(measured)
+        ):
+            continue
+        record = zero_shot_record(measured.record, source)
+        if conditions(record) not in covered:
+            covered.add(conditions(record))
+            parts.append(zero_shot_part(measured, record))
+    return parts
+
+
+def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list[Measured]:
+    """The learnt prompts that some runs start from, without tuning.
+
+    Args:
+        known: All runs with the same weights, which may have tested these prompts without tuning.
+    """
+    prompts = set()
+    for measured in runs:
+        if starts_from_prompt(measured.record):
+            prompts.add(conditions(zero_shot_record(measured.record, None)))
+    present = set(runs)
+    untuned = []
+    for measured in [*known, *zero_shot_parts(known)]:
+        if measured in present or not is_untuned_prompt(measured.record):
+            continue
+        if conditions(measured.record) in prompts:
+            untuned.append(measured)
+    return untuned
+
+
+def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:
+    """The record of a run's zero-shot part.
+
+    Args:
+        record: Record of a tuned or trained run.
+        source: `method.source` of the zero-shot runs of the same table, whose row it joins.
+    """
+    changed = {}
+    for key, values in record.changed.items():
+        if key.startswith(OF_ZERO_SHOT):
+            changed[key] = values
+    names = {**record.names, "method": method_info(ZERO_SHOT).label}
+    views = {key: value for key, value in record.views.items() if key not in ("count", "augmix")}
+    method = {"trainer": ZERO_SHOT, "settings": {}, "source": source}
+    return replace(record, method=method, changed=changed, names=names, views=views)
+
+
+def zero_shot_part(measured: Measured, record: RunRecord) -> Measured:
+    """The zero-shot predictions of a run as a run of their own.
+
+    Args:
+        measured: A run of a method that tunes.
+        record: The record that a zero-shot run under the same conditions would have.
+    """
+    return replace(
+        measured, record=record, tuned=measured.zero_shot, metrics=measured.zero_shot_metrics,
+        sets=measured.zero_shot_sets, flagged=0, from_tuned_run=True,
+    )

@@ -1,34 +1,42 @@
-"""Tables of swept settings whose values are chosen without the test labels of a data set.
+"""Values of swept settings that are chosen without the test labels of a data set.
 
-A value is chosen on validation images of the data set, or on the other data sets, and is shown next
-to the best one in hindsight.
+The candidates are the runs of one method that differ in one setting and in the seed alone. A value
+is chosen on validation images of the data set, or on the other data sets, and is shown next to the
+best one in hindsight.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...datasets.utils.cli import counted
-from .arrange import by_backbone, swept_keys
-from .candidates import (
-    Candidates,
-    Cell,
-    check_choice,
-    find_candidates,
-    refers_to,
-    setting_name,
-    show_value,
+from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.registry import nearest
+from ..registry import method_info
+from ..runs.record import RunRecord, canonical_json, group_records
+from .arrange import by_backbone, sort_key, swept_keys
+from .grid import (
+    Column,
+    largest_of_each_family,
+    layers_of_cell,
+    make_columns,
+    make_row,
+    record_of,
+    twin_words,
+    value_of,
 )
-from .grid import Column, largest_of_each_family
-from .make_grid import make_columns
-from .measure import Measured, mean_over_seeds
-from .metrics import METRICS
-from .sentences import listed
-from .table_model import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, text_entry
-from .validation import ImageSet, ValidationRuns
-from .validation_scores import ValidationScores
+from .measure import MOST_FAILURES, Measured, mean_over_seeds
+from .metrics import METRICS, ranking_metrics
+from .sentences import difference_words, listed
+from .table import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, text_entry
+from .validation import ValidationRuns, ValidationScores, images_of
 
+SHORT_NAMES = {"λ": "LAMBDA", "δ": "DELTA"}
+Cell = dict[str, list[Measured]]  # value as JSON text -> test runs, one per seed
 RULES = {  # how a value is chosen: row label, note
     "validation": (
         "validation images",
@@ -50,16 +58,263 @@ RULES = {  # how a value is chosen: row label, note
 }
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """The runs of one method that differ in one setting.
+
+    Attributes:
+        method: Name of the method.
+        key: The setting.
+        label: The method, and its other settings that are not defaults.
+        cells: For each data set the test runs by value.
+        values: The values by their JSON text.
+        defaults: For each data set the default value, as JSON text.
+        notes: On runs that do not count.
+    """
+
+    method: str
+    key: str
+    label: str
+    cells: dict[Column, Cell]
+    values: dict[str, Any]
+    defaults: dict[Column, str]
+    notes: list[str]
+
+
+def refers_to(name: str, key: str) -> bool:
+    """Whether a user's name means a setting: its key, the last part of it, λ or δ, in any case.
+
+    Args:
+        name: The setting as the user writes it, such as `lambda` or `TRAINER.SOC.LAMBDA`.
+    """
+    wanted = SHORT_NAMES.get(name, name).upper()
+    return wanted in (key.upper(), key.upper().rpartition(".")[2])
+
+
+def check_choice(names: Sequence[str], swept: Iterable[str], criterion: str) -> None:
+    """Refuses settings that are not swept, and criteria that rank nothing.
+
+    Args:
+        names: Settings whose value is chosen, by key or the last part of it.
+        swept: Keys of the settings that the runs sweep.
+    """
+    keys = sorted(set(swept))
+    short = sorted({key.rpartition(".")[2] for key in keys})
+    for name in names:
+        if not any(refers_to(name, key) for key in keys):
+            raise ConfigError(f"--choose {name}: no such setting is swept here."
+                              f"{nearest(name.upper(), short)} Swept: {', '.join(keys) or 'none'}.")
+    ranking = ranking_metrics()
+    if names and criterion not in ranking:
+        raise ConfigError(f"--choose-by {criterion}: no such metric.{nearest(criterion, ranking)} "
+                          f"Known: {', '.join(ranking)}.")
+
+
+def find_candidates(
+    runs: Sequence[Measured], key: str, column_of: Mapping[Measured, Column],
+) -> list[Candidates]:
+    """The runs that differ in one setting only, where a data set has several values.
+
+    Args:
+        column_of: The set of images of each run. All candidates of a table share these columns.
+    """
+    candidates = []
+    for group in group_records(runs, "row", record_of, without=key):
+        by_column: dict[Column, dict[str, list[Measured]]] = {}
+        values: dict[str, Any] = {}
+        all_defaults: dict[Column, dict[str, None]] = {}
+        for measured in group:
+            value = value_of(key, measured.record, group)
+            if value is None:
+                continue
+            text = value_text(value)
+            values[text] = value
+            column = column_of[measured]
+            by_column.setdefault(column, {}).setdefault(text, []).append(measured)
+            default = text
+            if key in measured.record.changed:
+                default = value_text(measured.record.changed[key][0])
+            all_defaults.setdefault(column, {})[default] = None
+        notes: list[str] = []
+        defaults = {}
+        for column, of_column in all_defaults.items():
+            if len(of_column) == 1:
+                defaults[column] = next(iter(of_column))
+            else:
+                edited = [show_value(json.loads(default)) for default in of_column]
+                notes.append(
+                    f"{method_info(group[0].run.trainer).label} on {column.label}: the default of "
+                    f"{setting_name(key)} was edited between the runs ({', '.join(edited)}), so "
+                    "none is shown as the default."
+                )
+        comparable = {}
+        for column, by_value in by_column.items():
+            alike = comparable_values(by_value, key, notes)
+            where = f"{method_info(group[0].run.trainer).label} on {column.label}"
+            comparable[column] = without_failed(alike, key, where, notes)
+        cells = cells_by_dataset(comparable, values, notes)
+        if cells:
+            row = make_row(group[0].record, (), [key], group)
+            candidates.append(
+                Candidates(row.method, key, row.label, cells, values, defaults, notes)
+            )
+    return sorted(candidates, key=lambda each: method_info(each.method).order)
+
+
+def comparable_values(
+    by_value: Mapping[str, Sequence[Measured]], key: str, notes: list[str],
+) -> dict[str, dict[int, Measured]]:
+    """The runs of a method on one set of images that differ in one setting and in the seed alone.
+
+    Rows are equal if their settings are the defaults. A default may have been edited between two
+    runs, or a run repeated with other code: of such runs the largest group that agrees counts.
+
+    Args:
+        by_value: The runs by the value of the setting.
+        notes: Gets a note on each run that does not count.
+
+    Returns:
+        For each value the runs by seed.
+    """
+    layers: list[tuple[str, list[Measured]]] = []
+    for text, runs in by_value.items():
+        # The same run in two folders is told below the main table.
+        layers += [(text, layer) for layer in layers_of_cell(runs, [])]
+    layers.sort(key=lambda item: -len(item[1]))
+    # Each layer joins the first group that it agrees with and that lacks its value.
+    groups: list[dict[str, list[Measured]]] = []
+    for text, layer in layers:
+        for group in groups:
+            first = next(iter(group.values()))[0]
+            if text not in group and differ_in_key_alone(first.record, layer[0].record, key):
+                group[text] = layer
+                break
+        else:
+            groups.append({text: layer})
+    groups.sort(key=lambda group: -len(group))
+    chosen = groups[0]
+    first = next(iter(chosen.values()))[0]
+    for group in groups[1:]:
+        for layer in group.values():
+            difference = first.record.difference(layer[0].record, "choice", without=key)
+            differing = ", ".join(difference_words(difference, second=True))
+            for measured in layer:
+                words = f" ({differing})" if differing else ""
+                notes.append(
+                    f"{measured.run.name} is left out of the choice: it differs from the other "
+                    f"runs in more than {setting_name(key)}{words}."
+                )
+    by_seed = {}
+    for text, layer in chosen.items():
+        by_seed[text] = {measured.seed: measured for measured in layer}
+    return by_seed
+
+
+def without_failed(
+    by_value: Mapping[str, dict[int, Measured]], key: str, where: str, notes: list[str],
+) -> dict[str, dict[int, Measured]]:
+    """The values whose runs may be ranked: predictions that are not the method's choose nothing.
+
+    Args:
+        by_value: For each value its runs, by seed.
+        notes: Gets a note on the values that are left out.
+    """
+    ranked = {}
+    failed = []
+    for text, by_seed in by_value.items():
+        if all(measured.is_ranked for measured in by_seed.values()):
+            ranked[text] = by_seed
+        else:
+            failed.append(show_value(json.loads(text)))
+    if failed:
+        notes.append(
+            f"{where}: {setting_name(key)} {', '.join(failed)} cannot be chosen, because more than "
+            f"{100 * MOST_FAILURES:g} % of the images failed."
+        )
+    return ranked
+
+
+def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
+    """Whether two runs of one row may be candidates for the value of a setting.
+
+    A value may make other settings effective, which only one of the two then has.
+    """
+    difference = first.difference(second, "choice", without=key)
+    return all(None in values for values in difference.values())
+
+
+def cells_by_dataset(
+    by_column: Mapping[Column, Mapping[str, Mapping[int, Measured]]], values: Mapping[str, Any],
+    notes: list[str],
+) -> dict[Column, Cell]:
+    """For each data set the column with most values, and its runs at the seeds that all values
+    have.
+
+    Args:
+        by_column: For each column and value the runs by seed.
+        values: The values by their JSON text.
+        notes: Gets a note on what is left out.
+
+    Returns:
+        The runs by column. Data sets with a single value, or without a common seed, are left out.
+    """
+    chosen: dict[str, tuple[Column, Cell]] = {}
+    # In ascending order, so that the column with most values replaces the others of its data set.
+    for column, by_value in sorted(by_column.items(), key=lambda item: (len(item[1]), item[0].n)):
+        if len(by_value) < 2:
+            continue
+        # A value with more seeds than another would be compared on other runs.
+        seeds = set.intersection(*(set(by_seed) for by_seed in by_value.values()))
+        if not seeds:
+            notes.append(
+                f"{column.label} is left out of the choice: its values have no common seed."
+            )
+            continue
+        cell: Cell = {}
+        for text in sorted(by_value, key=lambda text: sort_key(values[text])):
+            cell[text] = [by_value[text][seed] for seed in sorted(seeds)]
+        if column.dataset in chosen:
+            smaller, _ = chosen[column.dataset]
+            used = f"{column.n:,} images{twin_words(column, list(by_column))}"
+            unused = f"{smaller.n:,}{twin_words(smaller, list(by_column))}"
+            notes.append(
+                f"{column.dataset} was run on several sets of test images: the choice is made on "
+                f"{used}, not on {unused}."
+            )
+        chosen[column.dataset] = (column, cell)
+    return dict(sorted(chosen.values(), key=lambda item: item[0].order))
+
+
+def value_text(value: Any) -> str:
+    """A value as JSON text, equal for 30 and 30.0."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    return canonical_json(value)
+
+
+def setting_name(key: str) -> str:
+    """A setting as notes and titles call it: λ, δ, or its key."""
+    last = key.rpartition(".")[2]
+    for sign, name in SHORT_NAMES.items():
+        if name == last:
+            return sign
+    return key
+
+
+def show_value(value: Any) -> str:
+    """A value as a table states it; `none` for an empty text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g}"
+    return str(value) or "none"
+
+
 def choice_tables(
     measured: Sequence[Measured], validation: ValidationRuns, names: Sequence[str], criterion: str,
 ) -> list[Table]:
     """A table for each backbone and swept setting: chosen values and the test results they lead to.
 
     Args:
-        measured: The test runs.
-        validation: Their validation runs.
         names: Settings as a user names them; see `refers_to`.
-        criterion: The metric by which values are chosen.
     """
     backbones = by_backbone(measured)
     all_keys: set[str] = set()
@@ -118,7 +373,9 @@ class Chooser:
             scores = {
                 "hindsight": hindsight,
                 "others": self.scores_on_others(candidates, column),
-                "validation": self.validation_scores.of(candidates, column),
+                "validation": self.validation_scores.of(
+                    cell, f"{candidates.label} on {column.label}", setting_name(candidates.key),
+                    {value: show_value(candidates.values[value]) for value in cell}),
             }
             for rule, all_scores in scores.items():
                 by_value = self.numbers(candidates, column, rule, all_scores)
@@ -138,9 +395,6 @@ class Chooser:
         """The scores that are numbers. AUROC is none where no prediction is wrong, for instance.
 
         Args:
-            candidates: Test runs of one method.
-            column: The data set for which a value is chosen.
-            rule: Key of `RULES`.
             scores: By value as JSON text.
         """
         numbers = {value: score for value, score in scores.items() if not np.isnan(score)}
@@ -168,9 +422,6 @@ class Chooser:
         """Says that a rule cannot tell some values from each other.
 
         Args:
-            candidates: Test runs of one method.
-            column: The data set for which a value is chosen.
-            rule: Key of `RULES`.
             equal: The values of equal score, as JSON text.
         """
         if len(equal) < 2:
@@ -186,10 +437,6 @@ class Chooser:
         """The mean criterion of each value on all other data sets, for the choice on one.
 
         A data set that shares images with it, or groups of images, is no other data set.
-
-        Args:
-            candidates: Test runs of one method.
-            column: The data set for which a value is chosen.
 
         Returns:
             The mean over seeds and data sets for each value, as fractions; empty without others.
@@ -224,22 +471,6 @@ class Chooser:
         return scores
 
 
-def images_of(cell: Cell) -> ImageSet | None:
-    """The test images of a data set with their clusters; None if they are not known.
-
-    An image is listed once per run: one run may have groups of images where another has none.
-    """
-    images = []
-    clusters = []
-    for runs in cell.values():
-        for run in runs:
-            if run.image is None or run.cluster is None:
-                return None
-            images.append(run.image)
-            clusters.append(run.cluster)
-    return ImageSet(np.concatenate(images), np.concatenate(clusters))
-
-
 def choice_table(
     methods: Sequence[Candidates], chooser: Chooser, name: str, title: str,
 ) -> Table:
@@ -247,9 +478,6 @@ def choice_table(
 
     Args:
         methods: The candidates of each method, all of one setting.
-        chooser: Chooses the values.
-        name: Name of the table, for its files and anchors.
-        title: Title of the table.
     """
     columns: list[Column] = []
     for candidates in methods:
@@ -301,13 +529,7 @@ def choice_table(
 def value_entries(
     candidates: Candidates, chosen: Mapping[Column, str], columns: Sequence[Column],
 ) -> list[Entry | None]:
-    """The chosen values, one for each column; None without a value.
-
-    Args:
-        candidates: The test runs.
-        chosen: The value of each data set, as JSON text; a data set may lack one.
-        columns: The columns of the table.
-    """
+    """The chosen values, one for each column; None without a value."""
     entries: list[Entry | None] = []
     for column in columns:
         if column in chosen:
@@ -325,11 +547,7 @@ def result_entries(
     """The test results at the chosen values, and their average.
 
     Args:
-        candidates: The test runs.
-        chosen: The value of each data set, as JSON text; a data set may lack one.
-        columns: The columns of the table.
         averaged: The columns that enter the average; they share no images.
-        metric: Name of the metric.
 
     Returns:
         An entry per column, None without a value. If several columns are averaged, their average is

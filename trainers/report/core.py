@@ -5,46 +5,56 @@ them is the layout.
 """
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...datasets.base import DATASET_REGISTRY, dataset_info
 from ...datasets.utils.cli import counted, tool
-from ...datasets.utils.errors import ConfigError, DataError
-from ...datasets.utils.files import write_text
+from ...datasets.utils.errors import ConfigError, DataError, UserError, one_line
+from ...datasets.utils.files import read_json, write_json, write_text
 from ...datasets.utils.progress import show_progress
 from ..registry import TRAINER_REGISTRY, method_info
 from .arrange import arrange, by_backbone
+from .cells import baseline_of, is_named
 from .choices import choice_tables
-from .figures.select import NamedFigure, report_figures
-from .figures.style import stamped
-from .grid import Grid, Row
-from .grid_notes import failure_notes, grid_notes
-from .layout import Differences, Layout, TableSpec
-from .layout_figures import layout_figures
+from .figures import style
+from .figures.select import layout_figures, report_figures
+from .figures.style import NamedFigure, stamped
+from .grid import Grid, Row, grid_of
+from .grid_notes import grid_notes
+from .layout import Differences, Layout
+from .layout_tables import spec_tables
 from .load import FinishedRun, find_runs
-from .make_grid import grid_of
-from .marks import baseline_of, is_named
 from .measure import Measured, MeasureOptions, MeasuringCache, measure_run
 from .metrics import POSTHOC
-from .page import PageContent, render_page
+from .page import PageContent, Thumbnails, render_page
 from .pairs import Pair, PairTests, pairs_table
-from .published_rows import PublishedOptions
+from .published import bibliography
+from .report_tables import further_tables, main_tables, results_table
 from .sentences import column_words, joined_with_or
-from .spec_tables import spec_tables
-from .special_tables import POSTHOC_TABLE, decision_table, metric_tables
-from .table_model import Table
-from .tables import results_table
-from .thumbnails import Thumbnails
+from .table import (
+    LATEX_HEAD,
+    LATEX_SOURCES,
+    NOTES_HEAD,
+    Table,
+    latex,
+    latex_notes,
+    markdown,
+    to_csv,
+)
 from .validation import ValidationRuns
 from .verdict import Verdict, judge
-from .write import with_distinct_names, write_figures, write_tables
 
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
 MODULE = re.compile(r"[\w.]+")  # what `--plugin` takes
+logger = logging.getLogger(__name__)
+# Files that the last report wrote into figures/, which the next one may remove
+LIST = "figures.json"
+NOT_SAFE = re.compile(r"[^\w.-]+", re.ASCII)  # in the name of a table
 
 
 @dataclass(frozen=True)
@@ -148,7 +158,6 @@ def check_names(grids: Sequence[Grid], differences: Differences) -> None:
     """Refuses a baseline, or a method given by --ours, that no row is named after.
 
     Args:
-        grids: The tables.
         differences: The names, as the user gave them.
     """
     options = [("--ours", name) for name in differences.ours]
@@ -367,9 +376,7 @@ def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, R
     """The row that each row is tested against, of those that may be tested.
 
     Args:
-        grid: The runs of a backbone.
         rows: The rows of the grid that are compared.
-        layout: Names the baseline.
     """
     options = Differences(layout.baseline, is_default=layout.differences.is_default)
     baselines = {}
@@ -383,19 +390,11 @@ def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, R
 def make_tables(
     measured: Sequence[Measured], grids: Sequence[Grid], tests: Sequence[GridTests], layout: Layout,
 ) -> tuple[list[Table], list[Table]]:
-    """The tables that stand before the figures, and those after them.
-
-    Args:
-        measured: The test runs.
-        grids: The same runs, arranged.
-        tests: The tests of each grid that is tested.
-        layout: Which tables are made.
-    """
+    """The tables that stand before the figures, and those after them."""
     if layout.tables:
         leading = []
         for spec in layout.tables:
-            published = published_options(layout, spec)
-            leading += spec_tables(measured, spec, published, layout.differences)
+            leading += spec_tables(measured, spec, layout)
         others = []
         for number, test in enumerate(tests, start=1):
             others += tables_of_tests(test, f"pairs_{number}")
@@ -413,62 +412,13 @@ def make_tables(
     sweeps = [grid for grid in grids if grid.stated]
     for number, grid in enumerate(sweeps, start=1):
         # The number of steps is the only sweep of which a paper prints every cell.
-        source = ""
-        if grid.stated == ("TTA.STEPS",):
-            source = layout.published
-        published = PublishedOptions(source, layout.from_published)
-        others.append(results_table(grid, f"sweep_{number}", f"{grid.title}{grid.shared_words}",
-                                    ["accuracy", "ece"], published, layout.differences))
+        shown = layout
+        if grid.stated != ("TTA.STEPS",):
+            shown = replace(layout, published="")
+        title = f"{grid.title}{grid.shared_words}"
+        others.append(
+            results_table(grid, f"sweep_{number}", title, ["accuracy", "ece"], shown))
     return leading, others
-
-
-def main_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
-    """Accuracy and ECE of a main grid, and what a user who may decline to answer needs.
-
-    Args:
-        grid: The runs of a backbone with the main table's settings.
-        name: Name of the first table; those of the others add a word.
-        layout: Says which published numbers and which differences are shown.
-    """
-    published = PublishedOptions(layout.published, layout.from_published)
-    results = results_table(grid, name, f"Accuracy and ECE, {grid.heading}",
-                            ["accuracy", "ece"], published, layout.differences)
-    decisions = decision_table(
-        grid, f"{name}_decisions", f"Decisions by confidence, {grid.heading}")
-    if decisions is None:
-        return [results]
-    return [results, decisions]
-
-
-def further_tables(grid: Grid, name: str, layout: Layout) -> list[Table]:
-    """The other metrics of a main grid: after post-hoc scaling, ACE, then all by their kind.
-
-    Args:
-        grid: The runs of a backbone with the main table's settings.
-        name: Name of the main table, to which the names of these tables add a word.
-        layout: Says which published numbers and which metrics are shown.
-    """
-    published = PublishedOptions(layout.published, layout.from_published)
-    plain = replace(grid, notes=failure_notes(grid))  # the first table has the other notes
-    posthoc_metrics = list(POSTHOC_TABLE)
-    if layout.posthoc:
-        posthoc_metrics += POSTHOC
-    posthoc = results_table(plain, f"{name}_posthoc", f"ECE after post-hoc scaling, {grid.heading}",
-                            posthoc_metrics, published, layout.differences)
-    ace = results_table(plain, f"{name}_ace", f"Adaptive calibration error, {grid.heading}",
-                        ["ace"], published, layout.differences)
-    return [posthoc, ace, *metric_tables(grid, name)]
-
-
-def published_options(layout: Layout, spec: TableSpec) -> PublishedOptions:
-    """Which published rows a table shows: those of the layout's source if the table names any.
-
-    Args:
-        layout: Names the source.
-        spec: The table.
-    """
-    source = layout.published if spec.published else ""
-    return PublishedOptions(source, layout.from_published)
 
 
 def tables_of_tests(test: GridTests, name: str) -> list[Table]:
@@ -504,14 +454,7 @@ def finished_table(table: Table, layout: Layout) -> Table:
 def all_figures(
     measured: Sequence[Measured], grids: Sequence[Grid], layout: Layout, additions: Additions,
 ) -> Iterator[NamedFigure]:
-    """The figures of a report, each drawn when it is asked for.
-
-    Args:
-        measured: The test runs.
-        grids: The same runs, arranged for tables.
-        layout: Which figures are drawn.
-        additions: What a command adds.
-    """
+    """The figures of a report, each drawn when it is asked for."""
     yield from additions.figures
     if not layout.with_figures:
         return
@@ -529,3 +472,83 @@ def stamped_figure(figure: NamedFigure, layout: Layout) -> NamedFigure:
     return NamedFigure(
         figure.name, f"{figure.caption} {layout.stamp}", stamped(figure.figure, STAMP)
     )
+
+
+def write_tables(out: Path, tables: Sequence[Table]) -> None:
+    """Writes tables.md, tables.tex, tables_notes.tex, tables.csv, and tables.bib.
+
+    The last one has the sources of published rows. Without any it is not written.
+    """
+    write_text(out / "tables.md", "\n".join(markdown(table) for table in tables))
+    write_text(out / "tables.csv", to_csv(tables))
+    cited = []
+    for table in tables:
+        for block in table.blocks:
+            cited += [row.cite for row in block.rows]
+    sources = bibliography(cited)
+    head = LATEX_HEAD
+    if sources:
+        head += LATEX_SOURCES
+        write_text(out / "tables.bib", sources)
+    else:
+        (out / "tables.bib").unlink(missing_ok=True)  # of an earlier report
+    write_text(out / "tables.tex", head + "\n".join(latex(table) for table in tables))
+    notes = [latex_notes(table) for table in tables if table.notes]
+    write_text(out / "tables_notes.tex", NOTES_HEAD + "\n".join(notes))
+
+
+def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[NamedFigure], list[str]]:
+    """Writes PNG and PDF of each figure into figures/ and removes those of an earlier report.
+
+    Returns:
+        The figures that were written, and a note on each that could not be drawn.
+    """
+    folder = out / "figures"
+    drawn: list[NamedFigure] = []
+    notes: list[str] = []
+    written: list[str] = []
+    for figure in figures:
+        # Figures of an experiment with several backbones have equal names.
+        name = free_name(figure.name, [other.name for other in drawn])
+        figure = replace(figure, name=name)
+        try:
+            paths = style.save(figure.figure, folder / figure.name)
+        except (UserError, OSError):  # a full disk, for instance
+            raise
+        except Exception as error:
+            notes.append(f"Figure {figure.name} is left out: {one_line(error, 200)}.")
+            logger.warning("%s", notes[-1])
+            continue
+        written += [path.name for path in paths]
+        drawn.append(figure)
+    before = read_json(folder / LIST)
+    if isinstance(before, list):
+        for name in before:
+            if isinstance(name, str) and name not in written and Path(name).name == name:
+                (folder / name).unlink(missing_ok=True)
+    if written or before:
+        write_json(folder / LIST, written)
+    return drawn, notes
+
+
+def with_distinct_names(tables: Sequence[Table]) -> list[Table]:
+    """The tables with names that are safe in LaTeX and HTML, which do not escape them.
+
+    Those of an experiment with several backbones get a number after their name.
+    """
+    named: list[Table] = []
+    for table in tables:
+        names = [other.name for other in named]
+        safe_name = NOT_SAFE.sub("_", table.name)
+        named.append(replace(table, name=free_name(safe_name, names)))
+    return named
+
+
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """A name; with the first number after it that makes it another one, if it is taken."""
+    free = name
+    number = 1
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free

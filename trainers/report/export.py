@@ -29,32 +29,10 @@ logger = logging.getLogger(__name__)
 
 # What results.json keeps. Anything else, such as what a plugin adds, may hold a path.
 RESULTS = (
-    "trainer",
-    "seed",
-    "tag",
-    "n",
-    "classes",
-    "split",
-    "bins",
-    "flagged",
-    "finished",
-    "data_hash",
-    "weights_hash",
-    "precision",
-    "views",
-    "versions",
-    "device",
-    "threads",
-    "classnames",
-    "architecture",
-    "pixels",
-    "zero_shot",
-    "classes_in_64",
-    "init_weights_hash",
-    "seconds",
-    "seconds_per_image",
-    "adapt_seconds_per_image",
-    "peak_device_bytes",
+    "trainer", "seed", "tag", "n", "classes", "split", "bins", "flagged", "finished", "data_hash",
+    "weights_hash", "precision", "views", "versions", "device", "threads", "classnames",
+    "architecture", "pixels", "zero_shot", "classes_in_64", "init_weights_hash", "seconds",
+    "seconds_per_image", "adapt_seconds_per_image", "peak_device_bytes",
 )
 METRICS = ("accuracy", "confidence", "over_confidence", "ece", "ace")  # each also with `zero_shot_`
 COLUMNS = ("index", "label", "flagged", "image", "cluster", "position")  # of predictions.npz
@@ -113,8 +91,6 @@ def export_run(run: FinishedRun, folder: Path, with_logits: bool) -> None:
     """Writes a copy of a run.
 
     Args:
-        run: A finished run.
-        folder: Folder in which the copy is written.
         with_logits: Whether it has the logits, or only top classes and their confidence.
     """
     if (folder / "results.json").exists():
@@ -162,7 +138,6 @@ def exported_columns(run: FinishedRun, with_logits: bool) -> dict[str, Array]:
     """The arrays of a copy's predictions.npz.
 
     Args:
-        run: A finished run.
         with_logits: Whether it has the logits, or only top classes and their confidence.
     """
     run.load_predictions()  # checks the file

@@ -7,11 +7,9 @@ from itertools import combinations
 from ...datasets.utils.cli import counted
 from ..registry import method_info
 from ..runs.record import WORDS, RunRecord
-from .grid import Column, Grid, Row
-from .make_grid import may_be_of_1_0
+from .grid import Column, Grid, Row, conditions, is_learnt_and_trained, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
-from .zero_shot import conditions, is_learnt_and_trained
 
 # What the rows of a table may differ in without a setting, by the field of the record.
 NUMERICS = {"numerics.precision": "Precision", "numerics.engine": "The version of the engine",
@@ -38,7 +36,6 @@ def failure_notes(grid: Grid, rows: Sequence[Row] | None = None) -> list[str]:
     """How many images fell back to zero-shot or could not be read, and which runs are not ranked.
 
     Args:
-        grid: The runs.
         rows: The rows that a table shows; None means all.
     """
     flagged = []
@@ -208,9 +205,7 @@ def default_notes(
     second row of the same label states more.
 
     Args:
-        where: The images, for the note.
         runs: A run for each label.
-        but: Settings that are not looked at.
     """
     by_method: dict[str, dict[str, RunRecord]] = {}
     for label, measured in runs.items():
@@ -252,11 +247,6 @@ def differing_defaults(first: RunRecord, second: RunRecord, but: Sequence[str] =
     """The settings and fields that two runs of one method were given no value of, and that differ.
 
     A setting that has an effect in one of the runs only has no other default.
-
-    Args:
-        first: A record.
-        second: Another record.
-        but: Settings that are not looked at.
     """
     ignored = [*first.changed, *second.changed, *but]
     names = []

@@ -110,6 +110,7 @@ class Layout:
     study: Mapping[str, Any] = field(default_factory=dict)
 
 
+PLAIN = Layout()  # of tables without published rows, with differences from the default baseline
 ALL_FIGURES = ("reliability", "selective", "sals", "class_pairs", "stream", "plane", "sweeps")
 
 

@@ -2,11 +2,14 @@
 
 The files of a folder are tied to each other: results.json, record.json and predictions.npz carry
 the same record, and results.json has the hashes of the other files. A folder whose files disagree
-is named and left out. Nothing is ever written into it.
+is named and left out. Nothing is ever written into it. It may be edited by hand, truncated, written
+by another project, or hostile: every field of results.json is checked before anything is computed
+from it.
 """
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +18,113 @@ from typing import Any
 
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError, one_line
-from ...datasets.utils.files import read_regular
+from ...datasets.utils.files import is_printable, read_regular
 from ..runs.record import FILE_NAME as RECORD_FILE
 from ..runs.record import RunRecord, results_hash
 from ..runs.record_1_0 import read_settings, record_of_1_0
 from .predictions import Predictions, read_predictions
-from .schema import read_plain_json, read_results
 from .sentences import listed
 
+# What a field of results.json may be.
+TEXT = "text"
+NAME = "a name"
+NUMBER = "a number from 0"
+COUNT = "a whole number above 0"
+FROM_ZERO = "a whole number from 0"
+TEXTS = "a list of texts"
+PAIRS = "pairs of texts"
+BOOL = "true or false"
+RECORD = "a record"
+REQUIRED = {
+    "trainer": NAME, "dataset": NAME, "backbone": NAME, "seed": FROM_ZERO, "n": COUNT,
+    "classes": COUNT, "bins": COUNT, "accuracy": NUMBER, "ece": NUMBER,
+}
+OPTIONAL = {
+    "split": NAME,
+    "data_hash": TEXT,
+    "weights_hash": TEXT,
+    "device": TEXT,
+    "precision": TEXT,
+    "finished": TEXT,
+    "classnames": TEXTS,
+    "versions": PAIRS,
+    "plugins": PAIRS,
+    "zero_shot": BOOL,
+    "complete": BOOL,
+    "seconds_per_image": NUMBER,
+    "adapt_seconds_per_image": NUMBER,
+    "peak_device_bytes": NUMBER,
+    "classes_in_64": NUMBER,
+    "record": RECORD,
+    "files": PAIRS,
+    "exported": BOOL,
+}
 SHOWN_UNFINISHED = 3  # folders that a note names
+
+
+def fits(value: Any, kind: str) -> bool:
+    """Whether the value of a field is what it may be."""
+    # `type(value) is int` excludes True and False, which are instances of int.
+    if kind == TEXT:
+        return isinstance(value, str) and len(value) <= 1000
+    if kind == NAME:  # a text that a table can show
+        return fits(value, TEXT) and bool(value.strip()) and is_printable(value)
+    if kind == NUMBER:
+        return type(value) in (int, float) and 0 <= value <= 1e300
+    if kind == COUNT:
+        return type(value) is int and 1 <= value <= 10**10
+    if kind == FROM_ZERO:
+        return type(value) is int and 0 <= value <= 2**63
+    if kind == TEXTS:
+        return value is None or (isinstance(value, list) and all(fits(v, TEXT) for v in value))
+    if kind == PAIRS:
+        if value is None:
+            return True
+        return isinstance(value, dict) and all(fits(text, TEXT) for text in value.values())
+    if kind == BOOL:
+        return isinstance(value, bool)
+    return isinstance(value, dict)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The content of results.json, checked.
+
+    Raises:
+        DataError: If it cannot be read, is not complete, or has a field of a wrong type.
+    """
+    results = read_plain_json(path)
+    if not isinstance(results, dict):
+        results = {}
+    missing = [key for key in REQUIRED if key not in results]
+    if missing:
+        raise DataError(f"{path.name} is not complete: it lacks {', '.join(missing)}")
+    if not results.get("complete", True):
+        raise DataError(f"{path.name} is not complete")
+    for key, kind in {**REQUIRED, **OPTIONAL}.items():
+        if key in results and not fits(results[key], kind):
+            value = one_line(repr(results[key]), 80)
+            raise DataError(f"{path.name}: {key} must be {kind}, not {value}")
+    return results
+
+
+def read_plain_json(path: Path) -> Any:
+    """The content of a JSON file that a page can show.
+
+    Raises:
+        DataError: If the file cannot be read or is not JSON.
+    """
+    try:
+        content = json.loads(read_regular(path).decode())
+        # Raises for lone surrogates, and for nesting without end.
+        json.dumps(content, ensure_ascii=False, default=str).encode()
+    except OSError as error:
+        raise DataError(f"{path.name}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        words = one_line(error, 120)
+        raise DataError(
+            f"{path.name} is not valid JSON ({words}); run the evaluation again"
+        ) from error
+    return content
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +157,6 @@ class FinishedRun:
         return str(self.record.data["split"])
 
     @property
-    def planned_images(self) -> int:
-        """How many images it was to predict; some of them may be unreadable."""
-        return int(self.record.data["n"])
-
-    @property
     def classnames(self) -> list[str]:
         """Class names by label; numbers as text if the run has no names."""
         names = self.results.get("classnames") or []
@@ -83,7 +179,6 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
     """The run in a folder.
 
     Args:
-        folder: Folder of the run.
         name: Name of the run in the report; "" for the name of the folder.
 
     Raises:
@@ -96,16 +191,15 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
         record = read_record(folder, results)
     else:
         record = read_1_0_record(folder, results)
-    check_image_count(results, record)
+    if results["n"] > record.data["n"]:
+        raise DataError(
+            f"results.json has {counted(results['n'], 'image')}, its record {record.data['n']:,}"
+        )
     return FinishedRun(folder, name or folder.name, record, results)
 
 
 def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     """The record of a run whose files agree about it.
-
-    Args:
-        folder: Folder of the run.
-        results: The content of its results.json.
 
     Raises:
         DataError: If one of the files is missing, edited, or of another run.
@@ -136,7 +230,6 @@ def check_record_beside(path: Path, record: RunRecord) -> None:
     """Refuses a record.json of another run than results.json.
 
     Args:
-        path: The file record.json.
         record: The record in results.json, which is the one that counts.
     """
     try:
@@ -167,7 +260,6 @@ def check_config(path: Path, expected: str) -> None:
     """Refuses a config.yaml that is not the run's.
 
     Args:
-        path: The file.
         expected: SHA-256 of its content, in hex.
     """
     try:
@@ -184,14 +276,6 @@ def read_1_0_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     if (folder / "config.yaml").exists():
         settings = read_settings(folder / "config.yaml")
     return record_of_1_0(results, settings)
-
-
-def check_image_count(results: dict[str, Any], record: RunRecord) -> None:
-    """Refuses more predicted images than the run had."""
-    if results["n"] > record.data["n"]:
-        raise DataError(
-            f"results.json has {counted(results['n'], 'image')}, its record {record.data['n']:,}"
-        )
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]]:
@@ -213,7 +297,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
             name = name_below(folder, root)
             if "results.json" in files:
                 finished.setdefault(folder.resolve(), name)
-            elif is_started(files):
+            elif "config.yaml" in files or RECORD_FILE in files:
                 unfinished[folder.resolve()] = name
             for subfolder in subfolders:
                 if (folder / subfolder).is_symlink():
@@ -234,7 +318,10 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]
         if not any(target.is_relative_to(root) for root in searched):
             others.append(name)
     if others:
-        notes.append(links_note(sorted(others)))
+        notes.append(
+            f"{listed(sorted(others))}: a link to a folder outside of those that were given, which "
+            "is not searched. Give it to the command to have its runs."
+        )
     return runs, notes
 
 
@@ -264,19 +351,6 @@ def name_below(folder: Path, root: Path) -> str:
     if relative == ".":
         return folder.resolve().name
     return relative
-
-
-def is_started(files: Sequence[str]) -> bool:
-    """Whether a folder has the files of a run that has begun."""
-    return "config.yaml" in files or RECORD_FILE in files
-
-
-def links_note(names: Sequence[str]) -> str:
-    """Which folders are not searched because they are links out of the folder that is."""
-    return (
-        f"{listed(names)}: a link to a folder outside of those that were given, which is not "
-        "searched. Give it to the command to have its runs."
-    )
 
 
 def unfinished_note(names: Sequence[str]) -> str:

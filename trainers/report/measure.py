@@ -229,11 +229,8 @@ class LabelledLogits:
 
 
 def measure_run(
-    run: FinishedRun,
-    data: Predictions,
-    options: MeasureOptions,
-    validation: Predictions | None = None,
-    cache: MeasuringCache | None = None,
+    run: FinishedRun, data: Predictions, options: MeasureOptions,
+    validation: Predictions | None = None, cache: MeasuringCache | None = None,
 ) -> Measured:
     """All metrics of a run.
 
@@ -269,7 +266,10 @@ def measure_run(
         classes = class_rows(data, run.classnames)
         mistakes = worst_mistakes(data, run.classnames)
     if not data.has_logits:  # nothing is known below the top class
-        mistakes = [with_top_class_only(mistake) for mistake in mistakes]
+        mistakes = [
+            replace(mistake, before=mistake.before[:1], after=mistake.after[:1])
+            for mistake in mistakes
+        ]
     if not run.has_zero_shot:
         # Its `zero_shot_logits` are a copy of its own logits, which is no comparison.
         zero_shot_metrics = {}
@@ -295,16 +295,11 @@ def measure_run(
         cluster=cache.shared(data.cluster),
         index=cache.shared(data.index),
         flagged=int(data.flagged.astype(bool).sum()),
-        skipped=max(0, run.planned_images - len(data.label)),
+        skipped=max(0, int(run.record.data["n"]) - len(data.label)),
         temperature_from=0 if validation is None else len(validation.label),
         has_logits=data.has_logits,
         has_unequal_classes=has_unequal_classes(data.label),
     )
-
-
-def with_top_class_only(mistake: Mistake) -> Mistake:
-    """A mistake without its second and third class."""
-    return replace(mistake, before=mistake.before[:1], after=mistake.after[:1])
 
 
 def has_unequal_classes(label: Array) -> bool:
@@ -334,10 +329,7 @@ def measure_zero_shot(
     """Measures the predictions before adaptation, once for all runs that have the same ones.
 
     Args:
-        data: The predictions of a run.
-        options: What to measure.
         validation: Predictions on validation images, for temperature scaling; or None.
-        cache: Shared by all runs of a report.
         clusters: Groups of images that are not independent, (N,), or None.
     """
     # The key covers all that the result depends on.
@@ -366,8 +358,6 @@ def measure_logits(
 
     Args:
         logits: Logits before or after adaptation, (N, K).
-        data: The predictions of the run.
-        options: What to measure.
         held_out: Validation images for temperature scaling; None to cross-fit it.
         clusters: Groups of images that are not independent, (N,), or None.
     """
@@ -388,8 +378,6 @@ def make_samples(
 
     Args:
         logits: Before or after adaptation, (N, K).
-        data: The predictions of the run.
-        bins: Number of bins of ECE, ACE and MCE.
         held_out: Validation images for temperature scaling; None to cross-fit it.
         clusters: Groups of images that are not independent, (N,), or None.
     """
@@ -417,10 +405,6 @@ def make_samples(
 def measure_metric(name: str, samples: Samples) -> Interval | None:
     """One metric; None if the run lacks what it needs.
 
-    Args:
-        name: Name of the metric.
-        samples: What it is computed from.
-
     Raises:
         DataError: A plugin's function failed.
     """
@@ -438,7 +422,6 @@ def measure_sets(logits: Array, label: Array, options: MeasureOptions) -> dict[s
     Args:
         logits: (N, K).
         label: True class of each image, (N,).
-        options: What to measure.
     """
     if not options.sets or len(label) < 2:
         return {}
@@ -454,8 +437,6 @@ def add_posthoc(
 
     Args:
         run: The run, whose backbone has the fixed temperature.
-        data: Predictions of the run.
-        options: What to measure.
         metrics: Metrics of the run, to which they are added in place.
         zero_shot_metrics: Metrics of its zero-shot part, also extended in place.
     """
@@ -505,12 +486,7 @@ def mean_over_seeds(runs: Sequence[Measured], metric: str) -> float:
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
-    """Statistics of each class that occurs; the highest over-confidence first.
-
-    Args:
-        data: The predictions of a run.
-        names: Names of all classes.
-    """
+    """Statistics of each class that occurs; the highest over-confidence first."""
     predicted = data.logits.argmax(axis=1)
     zero_shot_predicted = data.zero_shot_logits.argmax(axis=1)
     confidence = np.exp(log_softmax(data.logits).max(axis=1))
@@ -545,7 +521,6 @@ def most_confused(predicted: Array, label: Array, classes: int) -> dict[int, int
     Args:
         predicted: Predicted class of each image, (N,).
         label: True class of each image, (N,).
-        classes: Number of classes.
     """
     wrong = predicted != label
     # The pair (truth, prediction) as one number, so that equal pairs can be counted.
@@ -563,13 +538,7 @@ def most_confused(predicted: Array, label: Array, classes: int) -> dict[int, int
 def worst_mistakes(
     data: Predictions, names: list[str], count: int = MISTAKES_PER_RUN,
 ) -> list[Mistake]:
-    """The wrong predictions of highest confidence; equal ones in the order of the split.
-
-    Args:
-        data: The predictions of a run.
-        names: Names of all classes.
-        count: How many at most.
-    """
+    """The wrong predictions of highest confidence; equal ones in the order of the split."""
     log_p = log_softmax(data.logits)
     confidence = np.exp(log_p.max(axis=1))
     wrong = np.flatnonzero(log_p.argmax(axis=1) != data.label)
@@ -603,7 +572,6 @@ def top_three(log_p: Array, names: list[str]) -> list[tuple[tuple[str, float], .
 
     Args:
         log_p: Log-probabilities, (M, K).
-        names: Names of all classes.
     """
     order = np.argsort(-log_p, axis=1, kind="stable")
     tops = []

@@ -320,7 +320,6 @@ def posthoc_metrics(
         data: Predictions of a run with zero-shot logits.
         temperature: The fixed temperature of its backbone.
         adapts: Whether the method adapts to images. If not, CoTS changes nothing.
-        bins: Number of bins.
     """
     scaled = {
         "ece_cor": replaced_confidence(data.logits, data.zero_shot_logits),
@@ -362,7 +361,6 @@ def metrics_of_scaled(scaled: Mapping[str, Array], label: Array, bins: int) -> d
     Args:
         scaled: Logits (N, K) by the name of the metric.
         label: True class of each image, (N,).
-        bins: Number of bins.
     """
     metrics = {}
     for name, logits in scaled.items():

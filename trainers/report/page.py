@@ -1,8 +1,15 @@
-"""The report as one HTML file that needs no network: verdict, tables, figures, then every run."""
+"""The report as one HTML file that needs no network: verdict, tables, figures, then every run.
+
+Thumbnails of test images are from a data root that the user gives. A report never looks for images
+below a folder that a run names, and never downloads. An image is shown if its name is found below
+the root and its content is that of the run's image.
+"""
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,14 +19,17 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image, ImageOps
 
 from ...datasets.utils.cli import counted
+from ...datasets.utils.errors import UserError
+from ...datasets.utils.files import leads_out, open_regular
+from ...datasets.views.images import open_image
 from ..config.settings import untuned_words
 from ..functional import calibration as cal
 from ..registry import method_info
-from .figures.select import NamedFigure
-from .figures.style import inline_svg
-from .measure import Measured
+from .figures.style import NamedFigure, inline_svg
+from .measure import Measured, Mistake
 from .metrics import METRICS
 from .sentences import (
     backbone_words,
@@ -29,10 +39,13 @@ from .sentences import (
     prompt_words,
     starts_from_prompt,
 )
-from .table_model import Table
-from .thumbnails import Thumbnails
+from .table import Table
 from .verdict import Verdict
 
+logger = logging.getLogger(__name__)
+SIDE = 128  # pixels of a thumbnail
+DIGEST_BYTES = 16
+CONTENT_BYTES = 12  # of an image's identity; the others tell copies of a picture apart
 TEMPLATES = Path(__file__).parent / "templates"
 # Size of figures on the page: their text of 8 points then is as large as small print
 REM_PER_INCH = 8.6
@@ -102,7 +115,6 @@ def render(template: str, title: str, **content: object) -> str:
 
     Args:
         template: File name of the template.
-        title: Title of the page.
         content: Variables of the template. Everything in them is escaped, except Markup.
 
     Returns:
@@ -141,7 +153,6 @@ def describe_runs(
     """What the page shows of each run, and the thumbnails by key, each once for all runs.
 
     Args:
-        runs: Runs, in the order of the page.
         thumbnails: Makes small pictures of the mistakes.
     """
     keys: dict[str, str] = {}  # thumbnail -> key
@@ -168,10 +179,7 @@ def describe_run(
     """One run for the template.
 
     Args:
-        measured: The run.
-        anchor: Anchor of the run's part of the page.
         mistakes: Mistakes as the template takes them.
-        max_classes: How many classes are listed.
     """
     run = measured.run
     record = measured.record
@@ -279,12 +287,76 @@ def reliability_diagram(measured: Measured) -> dict[str, Any]:
 
 
 def rectangle(x: float, top: float, width: float, height: float) -> str:
-    """A piece of an SVG path.
+    """A piece of an SVG path."""
+    return f"M{x:.4g} {top:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z"
+
+
+def folders_in(parent: Path) -> list[Path]:
+    """The folders directly below another."""
+    return [path for path in sorted(parent.iterdir()) if path.is_dir()]
+
+
+class Thumbnails:
+    """Small pictures of the images below a data root."""
+
+    def __init__(self, root: Path | None) -> None:
+        """
+        Args:
+            root: The folder of the data sets, or of one of them; None shows no image.
+        """
+        self.root = root
+        self.folders: list[Path] = []
+        if root is not None and root.is_dir():
+            inner = folders_in(root)
+            self.folders = [root, *inner]
+            for folder in inner:
+                self.folders += folders_in(folder)
+
+    def of(self, mistakes: Sequence[Mistake]) -> dict[int, str]:
+        """Data URIs of small JPEGs by the index of the mistake, for images that are found."""
+        uris = {}
+        for mistake in mistakes:
+            path = self.find(mistake)
+            if path is not None:
+                try:
+                    picture = open_image(path).convert("RGB")
+                    uris[mistake.index] = data_uri(ImageOps.fit(picture, (SIDE, SIDE)))
+                except (UserError, OSError, ValueError) as error:
+                    logger.info("no thumbnail of %s: %s", path.name, error)
+        return uris
+
+    def find(self, mistake: Mistake) -> Path | None:
+        """The file of a mistake's image; None if there is none with the same name and content."""
+        if not mistake.filename or not mistake.image or leads_out(mistake.filename):
+            return None
+        for folder in self.folders:
+            path = folder / mistake.filename
+            if has_content(path, mistake.image):
+                return path
+        return None
+
+
+def has_content(path: Path, identity: bytes) -> bool:
+    """Whether a file holds an image with this content.
 
     Args:
-        x: Left side.
-        top: Upper side.
-        width: Width, to the right.
-        height: Downwards.
+        identity: Identity of the image, which begins with a digest of its content.
     """
-    return f"M{x:.4g} {top:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z"
+    try:
+        with open_regular(path) as file:
+            digest = hashlib.file_digest(file, new_hash).digest()  # type: ignore[arg-type]
+    except (OSError, ValueError):
+        return False
+    return digest[:CONTENT_BYTES] == identity[:CONTENT_BYTES]
+
+
+def new_hash() -> hashlib.blake2b:
+    """The hash by which images are identified, see `datasets/image_index.py`."""
+    return hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+
+def data_uri(image: Image.Image) -> str:
+    """A JPEG inside a page."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=82)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

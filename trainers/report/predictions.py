@@ -112,9 +112,7 @@ def read_predictions(
     """The arrays of predictions.npz. They can take hundreds of megabytes, so nothing keeps them.
 
     Args:
-        folder: Folder of the run.
         record: The record that results.json has.
-        results: The content of results.json.
         has_zero_shot: Whether the run has zero-shot predictions. If not, as in runs of other
             toolboxes, `zero_shot_logits` are the run's logits.
 
@@ -157,7 +155,6 @@ def add_logits(stored: dict[str, Array], results: Mapping[str, Any]) -> None:
 
     Args:
         stored: The arrays of predictions.npz by name, changed in place.
-        results: The content of results.json.
     """
     check_arrays({name: stored[name] for name in EXPORTED if name in stored}, results, EXPORTED)
     for prefix in ("", "zero_shot_"):
@@ -193,7 +190,6 @@ def check_hash(path: Path, results: Mapping[str, Any]) -> None:
     """Refuses a file whose hash is not the one in results.json.
 
     Args:
-        path: The file.
         results: The content of results.json. Runs of version 1.0 have no hashes there.
     """
     expected = (results.get("files") or {}).get(path.name)
@@ -215,15 +211,13 @@ def check_record(stored: Mapping[str, Array], record: RunRecord) -> None:
 
 
 def check_arrays(
-    columns: Mapping[str, Array],
-    results: Mapping[str, Any],
+    columns: Mapping[str, Array], results: Mapping[str, Any],
     kinds: Mapping[str, ArrayKind] = ARRAYS,
 ) -> None:
     """Refuses arrays that are missing, or whose type or shape does not fit the results.
 
     Args:
         columns: The arrays of predictions.npz by name.
-        results: The content of results.json.
         kinds: What each array must be.
     """
     missing = [name for name, kind in kinds.items() if kind.required and name not in columns]
@@ -250,7 +244,6 @@ def check_values(columns: Mapping[str, Array], classes: int) -> None:
 
     Args:
         columns: The arrays by name, sorted by `index`.
-        classes: Number of classes.
     """
     index = columns["index"]
     if index[0] < 0 or (np.diff(index) == 0).any():
@@ -267,7 +260,6 @@ def add_identities(columns: dict[str, Array], record: RunRecord) -> None:
 
     Args:
         columns: The arrays by name, changed in place.
-        record: Record of the run.
     """
     images = str(record.data.get("images") or "")
     if record.is_1_0:

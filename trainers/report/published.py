@@ -121,7 +121,6 @@ def find(table: str, metric: str, method: str, column: str) -> Cell | None:
 
     Args:
         table: Name of the published table.
-        metric: Name of the metric.
         method: Name of the method, in any spelling.
         column: A data set's registered name, or what the table's columns are.
     """
@@ -138,11 +137,8 @@ def find_for_run(
     """The cell that a source prints for a method; None if it has none under these conditions.
 
     Args:
-        metric: Name of the metric.
         method: Name of the method, in any spelling.
-        dataset: Registered name.
         backbone: OpenAI's name.
-        source: The source whose published tables are searched.
         conditions: `steps`, 1 without it, and `sals`, False without it.
     """
     wanted = {"steps": 1, "sals": False, **conditions}
@@ -163,8 +159,6 @@ def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell |
 
     Args:
         metric: Name of the metric; those with SaLS end in `_sals`.
-        record: Record of the run.
-        source: The source whose published tables are searched.
     """
     if not is_published_split(record) or set(record.changed) - {"TTA.STEPS"}:
         return None

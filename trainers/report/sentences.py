@@ -115,12 +115,7 @@ def text_words(record: RunRecord) -> str:
 
 
 def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
-    """The settings of a run that are not defaults, in words; a learnt prompt is none of them.
-
-    Args:
-        record: Record of the run.
-        without: Keys of settings that are not said.
-    """
+    """The settings of a run that are not defaults, in words; a learnt prompt is none of them."""
     hidden = set(without)
     words = []
     for key, (_, value) in record.changed.items():
@@ -197,7 +192,6 @@ def listed(words: Sequence[str], most: int = MANY) -> str:
     """A list for a note, such as `a, b and 3 more`.
 
     Args:
-        words: What is listed.
         most: How many are named; the others are counted.
     """
     if len(words) <= most:
@@ -219,21 +213,11 @@ def joined(words: Sequence[str], last: str) -> str:
     """Words with commas, and a conjunction before the last one.
 
     Args:
-        words: The words.
         last: The conjunction, such as `and`.
     """
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
-
-
-def images_words(counts: Mapping[str, Sequence[int]]) -> str:
-    """The sentence on test images for a note.
-
-    Args:
-        counts: Numbers of images, by label of the column.
-    """
-    return f"{images_fact(counts)}."
 
 
 def images_fact(counts: Mapping[str, Sequence[int]]) -> str:

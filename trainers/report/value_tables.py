@@ -10,39 +10,44 @@ from ..config.settings import setting_words
 from ..registry import method_info
 from ..runs.record import canonical_json, group_records
 from . import published as paper
-from .arrange import BackboneRuns, by_backbone
-from .entries import average_entry
-from .grid import Column, Row, joined_parts, largest_of_each_family, twin_words
-from .grid_notes import default_notes, differing_note, have_other_defaults
-from .layout import TableSpec
-from .make_grid import (
+from .arrange import BackboneRuns, by_backbone, zero_shot_parts
+from .cells import (
+    Entries,
+    average_entry,
+    mark_best,
+    published_lines,
+    published_note,
+    with_difference,
+)
+from .grid import (
+    Column,
+    Row,
     distinct_rows,
     groups_by_value,
+    joined_parts,
+    largest_of_each_family,
     layers_of_cell,
     make_columns,
     make_row,
     record_of,
     row_order,
     shared_settings,
+    twin_words,
     value_of,
 )
-from .marks import Entries, mark_best, with_difference
+from .grid_notes import default_notes, differing_note, have_other_defaults
+from .layout import Layout, TableSpec
 from .measure import Measured
 from .metrics import find_metric
-from .published_rows import PublishedOptions, published_lines, published_note
+from .report_tables import entries_of, spread_facts
 from .sentences import PROMPT, images_fact, is_untuned_prompt, listed, text_words
-from .table_model import RowBlock, Table, TableRow, fact_sentences
-from .tables import entries_of, spread_facts
-from .zero_shot import zero_shot_parts
+from .table import RowBlock, Table, TableRow, fact_sentences
 
 COLUMN_LABELS: Mapping[str, Mapping[str, str]] = {  # as in the published tables
     "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},
 }
 TEXT_KEYS = (
-    "PROMPT.TEMPLATE",
-    "PROMPT.DESCRIPTIONS",
-    "PROMPT.ENSEMBLE",
-    "PROMPT.DESCRIPTION_FORMAT",
+    "PROMPT.TEMPLATE", "PROMPT.DESCRIPTIONS", "PROMPT.ENSEMBLE", "PROMPT.DESCRIPTION_FORMAT",
 )
 
 
@@ -68,9 +73,7 @@ def column_value(
 
     Args:
         columns: What the columns are; see `TableSpec`.
-        measured: The run.
         runs: Runs of its row, one of which may have the default value of a setting.
-        backbone: The backbone, as tables name it.
 
     Returns:
         The key of the column, which is equal for all runs of a column, and its label.
@@ -125,46 +128,36 @@ def texts_label(changed: Mapping[str, Any]) -> str:
 
 
 def value_tables(
-    measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+    measured: Sequence[Measured], spec: TableSpec, layout: Layout,
 ) -> list[Table]:
     """Averages over data sets, a column for each value, backbone, prompt or choice of texts.
-
-    Args:
-        measured: The test runs.
-        spec: What the columns, rows and metrics are.
-        published: Which published rows are added.
 
     Returns:
         A table for each backbone, or one table whose columns are the backbones.
     """
     backbones = by_backbone(measured)
     if spec.columns == "backbone":
-        return [value_table(measured, backbones, spec, published, spec.title)]
+        return [value_table(measured, backbones, spec, layout, spec.title)]
     tables = []
     for backbone in backbones:
         title = f"{spec.title}, {backbone.label}"
-        tables.append(value_table(backbone.runs, [backbone], spec, published, title))
+        tables.append(value_table(backbone.runs, [backbone], spec, layout, title))
     return tables
 
 
 def value_table(
     runs: Sequence[Measured], backbones: Sequence[BackboneRuns], spec: TableSpec,
-    published: PublishedOptions, title: str,
+    layout: Layout, title: str,
 ) -> Table:
     """One table of `value_tables`.
 
     Args:
-        runs: The test runs of the table.
         backbones: The runs of each backbone, whose labels name the columns or the sources.
-        spec: What the columns, rows and metrics are.
-        published: Which published rows are added.
-        title: Title of the table.
     """
     tested = [run for run in runs if not method_info(run.run.trainer).trained]
     if spec.columns == "prompt":
         tested += zero_shot_parts(tested)
     grid = ValueGrid(tested, backbones, spec)
-    is_published = bool(published.source and spec.published)
     blocks = []
     sources: list[str] = []  # where the published cells are printed
     for metric in spec.metrics:
@@ -172,19 +165,19 @@ def value_table(
         lines: list[TableRow] = []
         for row, line in zip(grid.rows, mark_best(entries, metric), strict=True):
             lines.append(line)
-            if is_published:
+            if layout.published:
                 cells = [grid.published_cell(row, value, metric) for value in grid.values]
                 sources += [cell.source for cell in cells if cell is not None]
-                lines += published_lines(line, cells, published.differences)
+                lines += published_lines(line, cells, layout.from_published)
         blocks.append(RowBlock(find_metric(metric).heading, lines))
     facts = grid.facts()
     if any(entry.difference is not None for entry in entries_of(blocks)):
         facts.append("in parentheses: difference from the untuned prompt")
     facts += spread_facts(blocks, grid.cells_without_value())
     notes = [fact_sentences(facts), *grid.make_notes()]
-    if is_published:
+    if layout.published:
         labels = ", ".join(backbone.label for backbone in backbones)
-        notes.append(published_note(sources, published.source, labels))
+        notes.append(published_note(sources, layout.published, labels))
     title = ", ".join([title, *grid.shared.values()])
     return Table(spec.name, title, list(grid.values.values()), blocks, notes, facts)
 
@@ -206,8 +199,6 @@ def add_prompt_differences(entries: Entries, grid: ValueGrid, metric: str) -> No
 
     Args:
         entries: The cells of each row, one for each value. The difference is added in place.
-        grid: The runs.
-        metric: Name of the metric.
     """
     for position, value in enumerate(grid.values):
         untuned = grid.untuned_row(value)
@@ -290,17 +281,13 @@ class ValueGrid:
                 self.relabelled.append(label)
 
     def arrange(
-        self,
-        runs: Sequence[Measured],
-        backbones: Sequence[BackboneRuns],
+        self, runs: Sequence[Measured], backbones: Sequence[BackboneRuns],
         column_of: Mapping[Measured, Column],
     ) -> None:
         """Puts each run into its row, value and data set.
 
         Args:
-            runs: The test runs of the table.
             backbones: The same runs by backbone.
-            column_of: The data set of each run.
         """
         backbone_of = {}
         for backbone in backbones:
@@ -351,13 +338,7 @@ class ValueGrid:
         return None
 
     def first_layer(self, row: Row, column: Column, runs: Sequence[Measured]) -> list[Measured]:
-        """The runs of a cell that may be pooled as seeds; others are named in `notes`.
-
-        Args:
-            row: Row of the cell.
-            column: Data set of the cell.
-            runs: Runs of the cell.
-        """
+        """The runs of a cell that may be pooled as seeds; others are named in `notes`."""
         layers = layers_of_cell(runs, self.notes)
         for layer in layers[1:]:
             names = ", ".join(run.run.name for run in layer)
@@ -380,7 +361,6 @@ class ValueGrid:
         Args:
             row: The row whose method is looked up.
             value: Key of `printed`.
-            metric: Name of the metric.
         """
         if not paper.has_published_bins(metric, self.bins):
             return None

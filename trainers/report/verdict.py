@@ -63,9 +63,7 @@ def judge(
     Rows with too many failed images are left out. None if the methods share no data set.
 
     Args:
-        grid: The runs of a main table.
         pairs: The tests of all pairs of tuned methods.
-        against_baseline: The tests of each method against the baseline.
     """
     columns = grid.common_columns()
     if not columns:
@@ -133,7 +131,6 @@ def verdict_sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequen
     Args:
         lines: All methods, the lowest ECE first.
         tuned: The tuned ones of them.
-        pairs: The tests of all pairs.
     """
     best = tuned[0]
     others = tuned[1:]
@@ -164,7 +161,6 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
     Args:
         best: The method of lowest ECE.
         others: The other tuned methods, by ECE.
-        pairs: The tests of all pairs.
     """
     lowest = f"{best.row.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
     equal = [line.row.label for line in others if f"{line.ece:.1f}" == f"{best.ece:.1f}"]
@@ -249,7 +245,6 @@ def accuracy_words(accuracy: Estimate, p: float) -> str:
 
     Args:
         accuracy: The difference with its interval, as fractions.
-        p: Corrected p-value.
     """
     words = (f"Accuracy {signed(accuracy.value)} points "
              f"[{signed(accuracy.low)}, {signed(accuracy.high)}]")
@@ -302,7 +297,6 @@ def over_words(value: float, other: float | None = None, unit: bool = True) -> s
     """Over-confidence in words; the side is left out if it is that of `other`.
 
     Args:
-        value: Mean confidence − accuracy, a fraction.
         other: Over-confidence of the method named before; None if there is none.
         unit: Whether "points" is written.
     """

@@ -83,10 +83,6 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
     """One panel per method: confidence of the wrong predictions by zero-shot similarity.
 
     The area of a circle grows with the number of mistakes of its pair.
-
-    Args:
-        methods: The mistakes of each method.
-        title: Title of the figure.
     """
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)
@@ -98,13 +94,8 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
         for axes, (method, data) in zip(panels, methods.items(), strict=True):
             info = method_info(method)
             axes.scatter(
-                data.similarity,
-                100 * data.error,
-                s=6 + 150 * data.count / largest,
-                color=info.colour,
-                alpha=0.45,
-                edgecolor=info.colour,
-                linewidth=0.6,
+                data.similarity, 100 * data.error, s=6 + 150 * data.count / largest,
+                color=info.colour, alpha=0.45, edgecolor=info.colour, linewidth=0.6,
             )
             words = f"{wrapped(info.label)}: {data.count.sum():,} mistakes"
             if len(data.count):
@@ -113,9 +104,7 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
                 words += f", mean {mean:.0f} %"
             # ylim: room for the circles at either end
             axes.set(
-                title=words,
-                ylim=(-3, 107),
-                yticks=range(0, 101, 20),
+                title=words, ylim=(-3, 107), yticks=range(0, 101, 20),
                 xlabel="similarity of the two classes",
             )
             axes.margins(x=0.08)

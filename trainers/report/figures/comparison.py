@@ -1,5 +1,5 @@
 """Figures that compare methods or settings: pairs of bars (SaLS, steps), initial prompts, the
-accuracy–ECE plane, severities of corruptions.
+accuracy–ECE plane, severities of corruptions, the stream of an online method.
 """
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ...functional.arrays import Array
+from ...functional.calibration import accuracy_interval, ece
 from ...registry import Method, method_info
 from ..measure import Measured, mean_over_seeds
 from .style import (
@@ -31,6 +33,9 @@ from .style import (
 
 HATCH = "//////"
 NEAR = 0.05  # of an axis of the plane: points that are closer share a label
+LEAST_WINDOW = 50  # images
+POINTS = 30  # windows per curve
+LINE_STYLES = ("-", "--", ":", "-.")
 
 
 class BeforeAfter(NamedTuple):
@@ -53,9 +58,7 @@ def mean_point(cell: Sequence[Measured]) -> Point:
 
 
 def draw_pairs(
-    panels: Mapping[str, Mapping[str, Mapping[Method, BeforeAfter]]],
-    before: str,
-    after: str,
+    panels: Mapping[str, Mapping[str, Mapping[Method, BeforeAfter]]], before: str, after: str,
     numbers: bool = False,
 ) -> Figure:
     """A panel per metric, with two bars for each group and method.
@@ -64,7 +67,6 @@ def draw_pairs(
         panels: The values, `panels[metric][group][method]`.
         before: What the plain bars are, in words.
         after: What the light, hatched bars are, in words.
-        numbers: Whether the values are printed above the bars.
     """
     groups_of_bars: list[Mapping[Method, BeforeAfter]] = []
     for groups in panels.values():
@@ -87,11 +89,7 @@ def draw_pairs(
             axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
             if low:
                 axes.text(
-                    0,
-                    -0.09,
-                    "axis does not start at 0",
-                    transform=axes.transAxes,
-                    fontsize=6,
+                    0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6,
                     color=GREY,
                 )
         edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
@@ -108,18 +106,14 @@ def draw_pairs(
 
 
 def draw_bars(
-    axes: Axes,
-    groups: Mapping[str, Mapping[Method, BeforeAfter]],
-    methods: Sequence[Method],
+    axes: Axes, groups: Mapping[str, Mapping[Method, BeforeAfter]], methods: Sequence[Method],
     numbers: bool,
 ) -> None:
     """One panel of `draw_pairs`.
 
     Args:
-        axes: Where it is drawn.
         groups: The values, `groups[group][method]`. Group i stands around x = i.
         methods: The methods, in the order of their bars.
-        numbers: Whether the values are printed above the bars.
     """
     step = 0.8 / len(methods)  # of a method's two bars
     bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
@@ -158,7 +152,6 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figur
     """ECE by initial prompt: a line per prompt with a mark for each method.
 
     Args:
-        title: Title of the figure.
         ece: The values in percent, `ece[prompt][method]`.
     """
     # Sorted by the ECE of their worst method
@@ -206,7 +199,6 @@ def draw_plane(
     """A path over λ for each swept method, single marks for the others; lower right is best.
 
     Args:
-        title: Title of the figure.
         sweeps: For each swept method its points by λ.
         references: The point of each other method.
     """
@@ -250,14 +242,8 @@ def draw_plane(
             for number, (text, at) in enumerate(merged_labels(sweep, axes)):
                 side = -1 if number % 2 else 1  # neighbours on a path: above, then below
                 axes.annotate(
-                    text,
-                    at,
-                    xytext=(3.5 * side, 7.5 * side),
-                    textcoords="offset points",
-                    fontsize=6.5,
-                    ha="center",
-                    va="center",
-                    zorder=5,
+                    text, at, xytext=(3.5 * side, 7.5 * side), textcoords="offset points",
+                    fontsize=6.5, ha="center", va="center", zorder=5,
                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4},
                 )
         return figure
@@ -290,10 +276,7 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
                 severities |= set(levels)
                 accuracies, errors = coordinates([methods[method][level] for level in levels])
                 style: dict[str, Any] = {
-                    "color": info.colour,
-                    "marker": info.marker,
-                    "markersize": 3.5,
-                    "linewidth": 1,
+                    "color": info.colour, "marker": info.marker, "markersize": 3.5, "linewidth": 1,
                     "label": info.label,
                 }
                 panels[0, column].plot(levels, errors, **style)
@@ -356,3 +339,82 @@ def methods_of(rows: Iterable[Mapping[Method, object]]) -> list[Method]:
     for row in rows:
         methods.update(dict.fromkeys(row))
     return sorted(methods, key=lambda method: method_info(method).order)
+
+
+class Running(NamedTuple):
+    """Metrics of n successive windows of the stream, (n,) each.
+
+    Attributes:
+        position: Position of the window's last image.
+        accuracy: Accuracy in percent.
+        low: Lower end of its 95 % interval.
+        high: Upper end of its 95 % interval.
+        ece: ECE in percent.
+        window: Number of images in a window.
+    """
+
+    position: Array
+    accuracy: Array
+    low: Array
+    high: Array
+    ece: Array
+    window: int
+
+
+def running(confidence: Array, correct: Array, position: Array, bins: int) -> Running:
+    """Metrics of windows of a tenth of the images, at least `LEAST_WINDOW`, in order of position.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        position: Place of each image in the stream, (N,).
+    """
+    order = position.argsort()
+    confidence = confidence[order]
+    correct = correct[order]
+    count = len(position)
+    window = min(count, max(LEAST_WINDOW, count // 10))
+    ends = np.unique(np.linspace(window, count, POINTS).astype(int))
+    values = []
+    for end in ends:
+        part = slice(end - window, end)
+        accuracy = accuracy_interval(confidence[part], correct[part])
+        error = ece(confidence[part], correct[part], bins)
+        values.append((accuracy.value, accuracy.low, accuracy.high, error))
+    columns = 100 * np.array(values, dtype=np.float64).T
+    return Running(ends, columns[0], columns[1], columns[2], columns[3], window)
+
+
+def draw_stream(curves: Mapping[str, tuple[str, Running]], title: str) -> Figure:
+    """A panel for accuracy with its interval and one for ECE, a curve for each label.
+
+    Several curves of one method differ by their line styles.
+
+    Args:
+        curves: For each label the name of the method and its values.
+    """
+    with styled():
+        figure = new_figure(PAGE, 2.6)
+        left, right = figure.subplots(1, 2)
+        drawn: list[str] = []
+        for label, (method, values) in curves.items():
+            colour = method_info(method).colour
+            style = LINE_STYLES[drawn.count(method) % len(LINE_STYLES)]
+            drawn.append(method)
+            left.fill_between(
+                values.position, values.low, values.high, color=colour, alpha=0.12, linewidth=0
+            )
+            left.plot(
+                values.position, values.accuracy, color=colour, linestyle=style,
+                label=short(label, 40),
+            )
+            right.plot(values.position, values.ece, color=colour, linestyle=style)
+        for axes, name in ((left, "accuracy (%)"), (right, "ECE (%)")):
+            axes.set(xlabel="images so far", ylabel=name)
+            axes.grid()
+        right.set_ylim(bottom=0)
+        left.set_title(short(title, 40), fontweight="bold", loc="left")
+        figure.legend(
+            *left.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(curves))
+        )
+        return figure

@@ -1,9 +1,9 @@
-"""Figures of confidence: reliability diagrams and selective accuracy."""
+"""Figures of confidence: reliability diagrams, selective accuracy, and the demo's overview."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +16,19 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ...functional import calibration as cal
 from ...functional.arrays import Array
+from ...functional.intervals import Interval
 from ...registry import Method, method_info
+from ..grid import Grid
+from ..pairs import Pair
 from .style import (
     COLUMN,
     GREY,
     INK,
     ON_LIGHT,
     OVER,
+    PAGE,
     UNDER,
+    NamedFigure,
     legend_columns,
     lighter,
     new_figure,
@@ -39,6 +44,7 @@ THRESHOLDS = np.arange(0, 100, 5) / 100
 DENSITY = LinearSegmentedColormap.from_list("density", ["#80808000", "#808080FF"])
 OVER_HATCH = "/////"
 UNDER_HATCH = "\\" * 5
+SHOWN_BINS = 8  # of the diagrams: few, so that each bin holds enough images
 
 
 @dataclass(frozen=True)
@@ -131,19 +137,13 @@ def draw_panel(axes: Axes, strip: Axes, data: Diagram | None) -> None:
     """One reliability diagram with the density of confidence below it.
 
     Args:
-        axes: Where the diagram is drawn.
-        strip: Where the density is drawn.
         data: The diagram; None for a run that is missing.
     """
     if data:
         draw_bins(axes, data)
         # The square root shows sparse regions beside a spike.
         strip.imshow(
-            np.sqrt(data.density)[None],
-            cmap=DENSITY,
-            aspect="auto",
-            extent=(0, 1, 0, 1),
-            vmin=0,
+            np.sqrt(data.density)[None], cmap=DENSITY, aspect="auto", extent=(0, 1, 0, 1), vmin=0,
         )
         strip.spines[["top", "right"]].set_visible(True)
         strip.set(xlim=(0, 1))
@@ -179,7 +179,6 @@ def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = ""
 
     Args:
         series: For each method accuracy and share, as fractions, at THRESHOLDS.
-        title: Title of the figure.
     """
     with styled():
         labels = [wrapped(method_info(method).label) for method in series]
@@ -206,9 +205,7 @@ def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = ""
         top.set_title(title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy of those kept")
         low.set(
-            ylabel="share kept",
-            ylim=(0, 1.03),
-            xlim=(0, 1),
+            ylabel="share kept", ylim=(0, 1.03), xlim=(0, 1),
             xlabel="keep predictions with confidence above",
         )
         figure.legend(loc="outside lower center", ncols=columns)
@@ -229,25 +226,113 @@ def draw_bins(axes: Axes, data: Diagram) -> None:
     axes.bar(x, accuracy, width=width, align="edge", color=face, edgecolor=ON_LIGHT, linewidth=0.3)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
         axes.bar(
-            x[mask],
-            gap[mask],
-            bottom=accuracy[mask],
-            width=width,
-            align="edge",
-            color=(1, 1, 1, 0.8),
-            edgecolor=tone,
-            hatch=hatch,
-            linewidth=0.4,
+            x[mask], gap[mask], bottom=accuracy[mask], width=width, align="edge",
+            color=(1, 1, 1, 0.8), edgecolor=tone, hatch=hatch, linewidth=0.4,
         )
     axes.add_line(Line2D([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=0.8))
     axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1])
     axes.text(
-        0.97,
-        0.05,
-        f"ECE {100 * data.ece:.1f}",
-        transform=axes.transAxes,
-        ha="right",
-        fontweight="bold",
-        fontsize=7,
+        0.97, 0.05, f"ECE {100 * data.ece:.1f}", transform=axes.transAxes, ha="right",
+        fontweight="bold", fontsize=7,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+    )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One method.
+
+    Attributes:
+        diagram: Reliability diagram with few bins.
+        error: Debiased RMS calibration error.
+        differs: Whether its calibration differs from the baseline's.
+    """
+
+    diagram: Diagram
+    error: Interval
+    differs: bool
+
+
+def summarise(grid: Grid, against_baseline: Sequence[Pair]) -> list[Summary]:
+    """Summarises each method on the first data set of a table."""
+    column = grid.columns[0]
+    differing = {pair.second for pair in against_baseline if pair.is_significant}
+    summaries = []
+    for row, cell in grid.cells_on(column):
+        top = cell[0].tuned
+        drawn = replace(diagram(row.method, *top, SHOWN_BINS), ece=cal.ece(*top, grid.bins))
+        error = cell[0].metrics["rms_calibration_error"]
+        summaries.append(Summary(drawn, error, row in differing))
+    return summaries
+
+
+def overview(grid: Grid, against_baseline: Sequence[Pair], baseline: str) -> NamedFigure:
+    """Above, a reliability diagram per method; below, confidence next to accuracy, and RMS errors.
+
+    Args:
+        grid: The runs of the demo.
+        baseline: Label of the baseline.
+    """
+    summaries = summarise(grid, against_baseline)
+    labels = [method_info(summary.diagram.method).label for summary in summaries]
+    with styled():
+        figure = new_figure(PAGE, 3.9)
+        upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 0.95])[:, 0]
+        panels = upper.subplots(1, len(summaries), sharey=True)
+        for axes, summary, label in zip(panels, summaries, labels, strict=True):
+            draw_bins(axes, summary.diagram)
+            axes.set_title(label, fontweight="bold")
+            axes.set_xticks([0, 0.5, 1])
+        upper.supxlabel("confidence", fontsize=8)
+        upper.supylabel("accuracy", fontsize=8)
+        left, right = lower.subplots(1, 2, sharey=True)
+        for row, summary in enumerate(summaries):
+            draw_over_confidence(left, summary.diagram, row)
+            draw_error(right, summary, row)
+        left.set_yticks(range(len(summaries)), labels)
+        left.invert_yaxis()
+        left.margins(x=0.18, y=0.12)
+        left.set_xlabel("○ accuracy, ◆ mean confidence (%)")
+        left.grid(axis="x")
+        right.margins(x=0.12)
+        right.set(xlim=(0, None), xlabel="debiased RMS error (%, 95 % interval)")
+        right.grid(axis="x")
+    family = against_baseline[0].family if against_baseline else "one pair"
+    caption = (
+        f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: "
+        f"under-confident), ECE in {grid.bins} bins. Below: mean confidence next to accuracy, and "
+        f"debiased RMS errors on {summaries[0].diagram.n:,} images; filled: calibration differs "
+        f"from {baseline}'s on the same images (p below 0.05, {family})."
+    )
+    return NamedFigure("overview", caption, figure)
+
+
+def draw_over_confidence(axes: Axes, data: Diagram, row: int) -> None:
+    """A line from accuracy to mean confidence: its length to the right is over-confidence.
+
+    Args:
+        data: Accuracy and confidence of a method.
+    """
+    accuracy = 100 * data.accuracy
+    confidence = 100 * data.confidence
+    colour = method_info(data.method).colour
+    axes.plot([accuracy, confidence], [row, row], color=colour, linewidth=3, alpha=0.45,
+              solid_capstyle="butt")
+    axes.plot(accuracy, row, "o", color="white", markeredgecolor=colour, markersize=6)
+    axes.plot(confidence, row, "D", color=colour, markersize=5)
+    axes.annotate(f"{confidence - accuracy:+.1f}", (max(accuracy, confidence), row), (7, 0),
+                  textcoords="offset points", va="center")
+
+
+def draw_error(axes: Axes, summary: Summary, row: int) -> None:
+    """The debiased RMS error with its interval; filled if calibration differs from the baseline's.
+    """
+    colour = method_info(summary.diagram.method).colour
+    value = 100 * float(summary.error.value)
+    low = 100 * float(summary.error.low)
+    high = 100 * float(summary.error.high)
+    fill = colour if summary.differs else "white"
+    axes.errorbar(
+        value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
+        markersize=6, markerfacecolor=fill,
     )

@@ -1,4 +1,4 @@
-"""Which figures the runs allow, with their data and captions.
+"""Which figures the runs allow, or a layout names, with their data and captions.
 
 Other files in this folder draw them.
 """
@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,36 +18,32 @@ from ....datasets.utils.errors import one_line
 from ...functional.arrays import Array, ArrayLike
 from ...functional.calibration import selective
 from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
-from ..grid import Column, Grid, Row, largest_of_each_family
+from ..arrange import by_backbone
+from ..grid import Column, Grid, Row, grid_of, largest_of_each_family, value_of
+from ..layout import Layout
+from ..layout_tables import by_dataset, grid_texts
 from ..measure import Measured
-from ..sentences import listed
+from ..sentences import images_fact, listed
 from .class_pairs import draw_pair_errors, pair_errors_of
 from .comparison import (
     BeforeAfter,
     Point,
+    Running,
     draw_pairs,
     draw_plane,
     draw_prompts,
     draw_severities,
+    draw_stream,
     mean_point,
+    running,
 )
 from .reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
-from .stream import Running, draw_stream, running
-from .style import lighter
+from .style import NamedFigure, lighter
 
 logger = logging.getLogger(__name__)
-
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the SoC paper compares
 LONGEST_SLUG = 100  # letters; a file name may have 255 bytes
-
-
-@dataclass(frozen=True)
-class NamedFigure:
-    """A figure with its file name and caption."""
-
-    name: str
-    caption: str
-    figure: Figure
+ORDER = "TEST.ORDER"
 
 
 def skip_on_error(
@@ -57,10 +53,6 @@ def skip_on_error(
 
     If it raises an exception, there is a warning instead of the figure, so that a report keeps its
     tables and its other figures.
-
-    Args:
-        make: Returns a figure, or several.
-        args: Its arguments.
     """
     try:
         figures = make(*args)
@@ -77,8 +69,6 @@ def legend_style(grid: Grid, row: Row, label: str = "") -> MethodInfo:
     """How a figure shows a row: its label, and its method's colour, lighter for further settings.
 
     Args:
-        grid: The runs.
-        row: The row.
         label: Label in place of the row's own; "" keeps that.
     """
     info = method_info(row.method)
@@ -100,14 +90,12 @@ def captioned(
     """A figure whose caption has test images and bins, and says if it shows one of several seeds.
 
     Args:
-        grid: The runs.
-        name: Name of the file.
         words: How the caption begins.
-        figure: The figure.
         columns: The columns whose images it shows; () for all.
         all_seeds: Whether it shows the mean of all seeds, or the first one.
     """
-    caption = f"{words} {grid.images(columns)} {counted(grid.bins, 'bin')}."
+    images = images_fact(grid.counts(columns))
+    caption = f"{words} {images}. {counted(grid.bins, 'bin')}."
     if not all_seeds and any(len(cell) > 1 for cell in grid.cells.values()):
         caption += " First seed of each."
     return NamedFigure(name, caption, figure)
@@ -127,12 +115,7 @@ def report_figures(grids: Sequence[Grid]) -> Iterator[NamedFigure]:
 
 
 def main_figures(grid: Grid, suffix: str) -> Iterator[NamedFigure]:
-    """The figures of a main table.
-
-    Args:
-        grid: The runs of the table.
-        suffix: End of the figures' names, which tells backbones apart.
-    """
+    """The figures of a main table."""
     yield from skip_on_error(reliability_figure, grid, f"reliability_grid{suffix}")
     common = grid.common_columns()
     if len(common) > 1:
@@ -152,9 +135,7 @@ def sweep_figures(main: Grid, sweeps: Sequence[Grid], suffix: str) -> Iterator[N
     """The figures of the swept settings of a backbone.
 
     Args:
-        main: The runs with the main table's settings.
         sweeps: For each swept setting the runs that differ in it.
-        suffix: End of the figures' names, which tells backbones apart.
     """
     over_lambda = []  # the sweeps over λ, one for each method
     for grid in sweeps:
@@ -188,8 +169,6 @@ def common_lambda_figure(
         main: The runs with the main table's settings, which has the other methods.
         over_lambda: The runs of each sweep.
         grid: The sweep that has the column.
-        column: The data set.
-        suffix: End of the figure's name.
     """
     paths: dict[MethodInfo, dict[float, Point]] = {}
     for other in over_lambda:
@@ -209,7 +188,6 @@ def column_in(grid: Grid, column: Column) -> Column | None:
     There is at most one, because runs on the same images are in one column of a grid.
 
     Args:
-        grid: The grid.
         column: A column of another grid.
     """
     for candidate in grid.columns:
@@ -223,7 +201,6 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
 
     Args:
         grid: The runs, of which the first seed is drawn.
-        name: Name of the file.
     """
     rows: dict[MethodInfo, dict[str, Diagram]] = {}
     for row in grid.rows:
@@ -237,13 +214,7 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
 
 
 def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
-    """Selective accuracy of all methods that have these columns, the columns' images together.
-
-    Args:
-        grid: The runs.
-        columns: The data sets.
-        name: Name of the file.
-    """
+    """Selective accuracy of all methods that have these columns, the columns' images together."""
     series = {}
     for row in grid.rows_on(columns):
         series[legend_style(grid, row)] = selective_on(grid, row, columns, THRESHOLDS)
@@ -261,9 +232,7 @@ def selective_on(
     """Accuracy and share of the images above each threshold, over the images of all columns.
 
     Args:
-        grid: The runs.
         row: The method, of which the first seed is taken.
-        columns: The data sets.
         thresholds: Thresholds of confidence, (T,).
 
     Returns:
@@ -323,7 +292,6 @@ def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
 
     Args:
         grid: The runs with several numbers of steps.
-        suffix: End of the figure's name.
     """
     rows, columns = rows_of_steps(grid)
     if columns:
@@ -371,9 +339,7 @@ def step_panels(
     """ECE and accuracy after one and two steps, averaged over data sets.
 
     Args:
-        grid: The runs.
         rows: The rows after one and two steps, by the label of the method.
-        columns: The data sets.
     """
     panels: dict[str, dict[str, dict[MethodInfo, BeforeAfter]]] = {
         "ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
@@ -393,11 +359,8 @@ def lambda_figure(
     """The accuracy–ECE plane: swept methods as paths, the others as marks.
 
     Args:
-        grid: The runs, for labels.
-        column: The data set.
         sweeps: For each swept method its points by λ.
         others: The points of the other methods.
-        suffix: End of the figure's name.
     """
     name = grid.column_label(column)
     words = f"Accuracy and ECE over λ, {name}, {grid.heading}; lower right is best."
@@ -419,13 +382,7 @@ def lambda_points(grid: Grid, column: Column) -> dict[MethodInfo, dict[float, Po
 def other_points(
     grid: Grid, column: Column, sweeps: Mapping[MethodInfo, object],
 ) -> dict[MethodInfo, Point]:
-    """The rows of the methods that are not swept.
-
-    Args:
-        grid: The runs.
-        column: The data set.
-        sweeps: The methods that are swept.
-    """
+    """The rows of the methods that are not swept."""
     swept = {method.name for method in sweeps}
     points = {}
     for row, cell in grid.cells_on(column):
@@ -449,8 +406,6 @@ def prompt_figure(grid: Grid, column: Column, suffix: str = "") -> NamedFigure:
 
     Args:
         grid: The runs with several initial prompts.
-        column: The data set.
-        suffix: End of the figure's name.
     """
     name = grid.column_label(column)
     words = f"ECE by initial prompt on {name}, {grid.heading}."
@@ -473,10 +428,7 @@ def pair_figures(
     """The mistakes of methods by pair of classes; no figure if no run has what it needs.
 
     Args:
-        grid: The runs.
-        column: The data set.
         methods: Their keys, such as `soc`; () for all.
-        suffix: End of the figure's name.
     """
     data = {}
     for row, cell in grid.cells_on(column):
@@ -503,11 +455,6 @@ def stream_figures(grid: Grid, column: Column, suffix: str = "") -> Iterator[Nam
     """Accuracy and ECE over the stream of images, for the online methods and for zero-shot.
 
     The zero-shot curve has the images in the order of the first method.
-
-    Args:
-        grid: The runs.
-        column: The data set.
-        suffix: End of the figure's name.
     """
     curves: dict[str, tuple[str, Running]] = {}
     for row, cell in grid.cells_on(column):
@@ -540,13 +487,7 @@ def stream_position(measured: Measured) -> Array | None:
 
 
 def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
-    """Accuracy against ECE, both averaged over these columns.
-
-    Args:
-        grid: The runs.
-        columns: The data sets.
-        name: Name of the file.
-    """
+    """Accuracy against ECE, both averaged over these columns."""
     points = {}
     for row in grid.rows_on(columns):
         accuracy = 100 * grid.mean(row, columns, "accuracy")
@@ -569,7 +510,6 @@ def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]
 
     Args:
         grid: The runs on one data set, at all corruptions and severities.
-        name: Name of the data set.
         texts: Seeds and texts, for the caption.
     """
     columns = grid.main_columns()
@@ -609,3 +549,101 @@ def slug(text: str) -> str:
     if len(name) <= LONGEST_SLUG:
         return name
     return f"{name[:LONGEST_SLUG]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+# Every function that makes figures takes the test runs and the layout.
+MakeFigures = Callable[[Sequence[Measured], Layout], Iterator[NamedFigure]]
+
+
+def layout_figures(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """The figures of a layout. One that cannot be drawn is left out with a warning."""
+    for name in layout.figures:
+        yield from skip_on_error(FIGURES[name], measured, layout)
+
+
+def grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:
+    """The runs of each backbone, with labels that state the layout's settings."""
+    arranged = []
+    for backbone in by_backbone(measured):
+        arranged.append(grid_of(backbone.runs, backbone.label, backbone.label, layout.rows))
+    return arranged
+
+
+def reliability(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Reliability diagrams of the data sets in the paper's main text, then those of all."""
+    main = layout.study.get("main", [])
+    chosen = [run for run in measured if run.record.data["dataset"] in main]
+    for grid in grids(chosen, layout):
+        yield reliability_figure(grid, "reliability_main")
+    for grid in grids(measured, layout):
+        yield reliability_figure(grid, "reliability_all")
+
+
+def sals(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE of the tuned methods without and with SaLS."""
+    for grid in grids(measured, layout):
+        yield from sals_figures(grid, "sals")
+
+
+def selective_together(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Selective accuracy on the images of all common data sets together."""
+    for grid in grids(measured, layout):
+        columns = grid.common_columns()
+        if columns:
+            yield selective_figure(grid, columns, "selective")
+
+
+def class_pairs(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """The mistakes of all methods by pair of classes, for each data set."""
+    for grid in grids(measured, layout):
+        for column in grid.columns:
+            yield from pair_figures(grid, column)
+
+
+def plane_over_lambda(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """Accuracy and ECE over λ, for each data set."""
+    for grid in grids(measured, layout):
+        yield from lambda_figures(grid)
+
+
+def steps(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE and accuracy after one and after two steps."""
+    for grid in grids(measured, layout):
+        yield from step_figures(grid)
+
+
+def prompts(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE by initial prompt and method, for each data set."""
+    for grid in grids(measured, layout):
+        for column in grid.columns:
+            yield prompt_figure(grid, column)
+
+
+def severity(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """ECE and accuracy against the severity, for each data set."""
+    for name, runs in by_dataset(measured).items():
+        for grid in grids(runs, layout):
+            yield from severity_figures(grid, name, grid_texts(grid))
+
+
+def streams(measured: Sequence[Measured], layout: Layout) -> Iterator[NamedFigure]:
+    """For each order and data set the online methods over the stream."""
+    by_order: dict[str, list[Measured]] = {}
+    for run in measured:
+        order = value_of(ORDER, run.record)
+        if order is not None:
+            by_order.setdefault(str(order), []).append(run)
+    for order, runs in by_order.items():
+        for grid in grids(runs, layout):
+            texts = grid_texts(grid)
+            for column in grid.columns:
+                for figure in stream_figures(grid, column, f"_{order}"):
+                    caption = f"Order of the images: {order}. {figure.caption} {texts}"
+                    yield NamedFigure(figure.name, caption, figure.figure)
+
+
+FIGURES: Mapping[str, MakeFigures] = {
+    "reliability": reliability, "sals": sals, "selective": selective_together,
+    "class_pairs": class_pairs, "lambda": plane_over_lambda, "steps": steps, "prompts": prompts,
+    "severity": severity, "streams": streams,
+}

@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from ....datasets.utils.files import write_bytes
 # Widths of a figure in inches, in a column and across the page
 COLUMN = 3.4
 PAGE = 7.0
-
 INK = "#222222"
 GREY = "#666666"
 FAINT = "#C9C9C9"
@@ -43,7 +43,6 @@ THEMED = {
     OVER: "--over",
     UNDER: "--under",
 }
-
 RC: Any = {
     "font.family": "sans-serif",
     "font.size": 8,
@@ -100,7 +99,6 @@ def wrapped(label: str, width: int = 24) -> str:
     tells two rows apart.
 
     Args:
-        label: The label.
         width: Letters per line.
     """
     return "\n".join(textwrap.wrap(short(label, 4 * width), width))
@@ -138,8 +136,6 @@ def new_figure(width: float, height: float, **layout: Any) -> Figure:
     """A figure without pyplot and its global state.
 
     Args:
-        width: Width in inches.
-        height: Height in inches.
         layout: Paddings of the constrained layout.
     """
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**layout))
@@ -157,7 +153,6 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
     """A figure as a file of this kind. It holds no date: equal results give equal files.
 
     Args:
-        figure: The figure.
         kind: png, pdf or svg.
         dpi: Dots per inch of a png.
     """
@@ -226,7 +221,6 @@ def stamped(figure: Figure, text: str) -> Figure:
 
     Args:
         figure: Changed in place.
-        text: The line.
     """
     with styled():
         lay_out(figure)  # everything in it moves up
@@ -244,3 +238,12 @@ def stamped(figure: Figure, text: str) -> Figure:
             legend.set_bbox_to_anchor((0, share, 1, 1 - share), transform=figure.transFigure)
         figure.text(0.01, share * 0.3, text, fontsize=6, color=OVER)
         return figure
+
+
+@dataclass(frozen=True)
+class NamedFigure:
+    """A figure with its file name and caption."""
+
+    name: str
+    caption: str
+    figure: Figure
