@@ -308,3 +308,10 @@ def test_adapt_gives_the_numbers_of_a_run(trainer, precision, tmp_path):
     adapted = adapt(trainer, model, data.classnames, images, opts, index=indices)
     np.testing.assert_allclose(adapted.logits, run["logits"][rows], atol=1e-4)
     np.testing.assert_allclose(adapted.zero_shot_logits, run["zero_shot_logits"][rows], atol=1e-4)
+
+
+def test_a_model_is_loaded_by_its_path_of_any_type(clip_file):
+    assert load_clip(clip_file).visual is not None
+    for name in (None, 5):
+        with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object, not"):
+            load_clip(name)
