@@ -197,6 +197,19 @@ PROTOCOL = "CoOp 2 shots (epochs 50, n_ctx 16, class_token_position end, setting
 FOLDERS = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed*"
 
 
+def test_two_trainings_of_a_prompt_are_two_rows(tmp_path):
+    """On UCF101 one seed has two prompts. On EuroSAT each of two seeds has its own."""
+    prompts = [("UCF101", 0, "1" * 16), ("UCF101", 0, "2" * 16),
+               ("EuroSAT", 1, "1" * 16), ("EuroSAT", 2, "2" * 16)]
+    for dataset, seed, prompt_hash in prompts:
+        make_run(tmp_path, "SoC", dataset, seed, folder=f"{dataset} {prompt_hash}",
+                 changes={"model.prompt": {**LEARNT, "hash": prompt_hash}})
+    (grid,) = compared(tmp_path)
+    tuned = [label for label in labels(grid) if label.startswith("SoC")]
+    assert tuned == ["SoC, CoOp 2 shots", "SoC, CoOp 2 shots, prompt 22222222"]
+    assert max(len(runs) for runs in grid.cells.values()) == 2  # one prompt per seed is one row
+
+
 @pytest.mark.parametrize(("prompts", "expected"), [
     ({0: {"hash": "1" * 16}, 1: {"hash": "2" * 16, "learnt_on": "ImageNet"}},
      {"SoC, CoOp 2 shots", "SoC, CoOp 2 shots, learnt on ImageNet, prompt 22222222"}),

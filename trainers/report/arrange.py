@@ -351,6 +351,9 @@ def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list
     return untuned
 
 
+
+
+
 def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:
     """The record of a run's zero-shot part.
 
