@@ -149,6 +149,16 @@ def test_the_tool_writes_everything(tmp_path, real_pictures):
         assert (out / name).stat().st_size > 1000, name
 
 
+def test_many_methods_that_differ_in_nothing_share_a_sentence(tmp_path):
+    for trainer in ("TPT", "CTPT", "OTPT", "SoC", "ATPT", "RTPT"):
+        make_run(tmp_path, trainer, n=120, sharpness=1.5)
+    make_run(tmp_path, "TPS", n=120, sharpness=0.7)
+    (verdict,) = report_on(tmp_path).verdicts
+    (shared,) = [finding for finding in verdict.findings if "more is shown" in finding]
+    assert shared.startswith("No difference between TPT and ") and "C-TPT, O-TPT" in shared
+    assert "TPS" not in shared and any("TPS" in finding for finding in verdict.findings)
+
+
 def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path):
     verdict = verdict_of(benchmark)
     assert verdict.best == "SoC"

@@ -194,9 +194,14 @@ def listed(words: Sequence[str], most: int = MANY) -> str:
     Args:
         most: How many are named; the others are counted.
     """
-    if len(words) <= most:
-        return ", ".join(words)
-    return f"{', '.join(words[:most])} and {len(words) - most} more"
+    # Labels such as `SoC, λ 10` have commas of their own.
+    separator = ", "
+    if any(", " in word for word in words):
+        separator = "; "
+    listing = separator.join(words[:most])
+    if len(words) > most:
+        listing += f" and {len(words) - most} more"
+    return listing
 
 
 def joined_with_and(words: Sequence[str]) -> str:

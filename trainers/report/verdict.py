@@ -15,6 +15,8 @@ from .sentences import is_untuned_prompt, joined_with_and, joined_with_or, liste
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 NEITHER = 0.5  # points of over-confidence below which a method is called neither
+# Methods that are not shown to differ from the baseline: more of them share a sentence.
+MOST_UNDECIDED = 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Verdict:
         lines: Lines of the methods, best first.
         best: Label of the best row; "" if none is called best.
         sentence: Which method is best calibrated.
-        findings: A sentence for each method against the baseline.
+        findings: Sentences about the methods against the baseline.
         basis: What it was measured on.
         backbone: The backbone, as tables name it.
     """
@@ -83,7 +85,7 @@ def judge(
     total = sum(column.n for column in columns)
     basis = (f"ECE in percent, {grid.bins} bins; lower is better. Backbone {grid.heading}, "
              f"{total:,} test images: {', '.join(counts)}.")
-    findings = [pair_sentence(pair) for pair in against_baseline]
+    findings = finding_sentences(against_baseline)
     if len(tuned) > 1 and len(unknown) == len(tuned):
         return Verdict(lines, "", unranked_sentence(unknown), basis, grid.backbone, findings)
     sentence = verdict_sentence(lines, tuned, pairs)
@@ -193,6 +195,32 @@ def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> 
     compared = listed(undecided, 3) if len(undecided) > 3 else joined_with_or(undecided)
     return (f"{lowest}, but no difference in calibration from {compared} is shown. "
             f"{pair_sentence(closest)}")
+
+
+def finding_sentences(pairs: Sequence[Pair]) -> list[str]:
+    """What the tests of methods against the baseline show, a sentence or two for each.
+
+    Of many methods the tests may show nothing. They share one sentence.
+    """
+    undecided = [pair for pair in pairs if shows_nothing(pair)]
+    if len(undecided) <= MOST_UNDECIDED:
+        return [pair_sentence(pair) for pair in pairs]
+    sentences = [pair_sentence(pair) for pair in pairs if not shows_nothing(pair)]
+    first = undecided[0]
+    others = listed([pair.second.label for pair in undecided], MOST_UNDECIDED)
+    closest = min(undecided, key=lambda pair: pair.p)
+    sentences.append(
+        f"No difference between {first.first.label} and {others} is shown, neither in calibration "
+        f"nor in accuracy. The least p is that of {closest.second.label} "
+        f"({p_words(closest.p)}, {closest.family}). {power_sentence(closest)}")
+    return sentences
+
+
+def shows_nothing(pair: Pair) -> bool:
+    """Whether the tests of a pair show a difference neither in calibration nor in accuracy."""
+    is_opposite = pair.over[0] * pair.over[1] < 0 and pair.comparison.over.p < LEVEL
+    is_decided = pair.better is not None or pair.is_significant or is_opposite
+    return not is_decided and pair.accuracy_p >= LEVEL
 
 
 def pair_sentence(pair: Pair) -> str:
