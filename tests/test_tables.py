@@ -176,7 +176,7 @@ def test_published_rows_stand_beside_the_papers_conditions_only(tmp_path, condit
 
 def test_published_ece_stands_beside_ece_of_as_many_bins(tmp_path):
     make_run(tmp_path, "SoC", n=size("UCF101"))
-    table = table_with(compared(tmp_path, bins=10)[0], "accuracy", "ece", published_options=SOC)
+    table = table_with(compared(tmp_path, bins=10)[0], "accuracy", "ece", layout=SOC)
     published_labels = []
     for block in table.blocks:
         published_labels.append([row.label for row in block.rows if row.published])
