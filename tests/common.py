@@ -90,9 +90,7 @@ VISION_TRANSFORMER = {"vision_layers": 2, "vision_width": 64, "vision_patch_size
 RESNET = {"vision_layers": (1, 1, 1, 1), "vision_width": 8, "vision_patch_size": None}
 
 
-def random_clip(
-    seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32,
-) -> CLIP:
+def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32) -> CLIP:
     """A small CLIP whose random text features differ enough between classes to be worth adapting.
 
     Args:
@@ -141,9 +139,7 @@ def clip_file(clip_model: CLIP, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return path
 
 
-def make_image_folder(
-    root: Path, classes: int = 4, images: int = 3, size: tuple[int, int] = (48, 40),
-) -> Path:
+def make_image_folder(root: Path, classes: int = 4, images: int = 3, size: tuple[int, int] = (48, 40)) -> Path:
     """`root/<class>/<n>.png`, each another image."""
     rng = np.random.default_rng(0)
     for k in range(classes):

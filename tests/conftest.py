@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 # In a test file: it starts processes by fork, sends them signals or limits them.
-USES_POSIX = re.compile(
-    r"^(from (processes|test_readme) import|import (fcntl|resource)$)", re.MULTILINE
-)
+USES_POSIX = re.compile(r"^(from (processes|test_readme) import|import (fcntl|resource)$)", re.MULTILINE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

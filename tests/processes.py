@@ -108,9 +108,7 @@ class Process:
             time.sleep(0.01)
 
 
-def run_script(
-    words: list[str], env: dict[str, str], limit: int, out: Connection, err: Connection
-) -> None:
+def run_script(words: list[str], env: dict[str, str], limit: int, out: Connection, err: Connection) -> None:
     """In the new process."""
     os.setsid()
     redirect_streams(out.fileno(), err.fileno())
@@ -178,6 +176,4 @@ def forked(function: Callable[[], None]) -> subprocess.CompletedProcess:
         child.join()
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(
-            function.__name__, child.exitcode, out.read(), err.read()
-        )
+        return subprocess.CompletedProcess(function.__name__, child.exitcode, out.read(), err.read())

@@ -9,12 +9,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from promptcal.trainers.reference import (
-    class_logits,
-    encode_prompts,
-    most_confident_views,
-    tokenize_prompts,
-)
+from promptcal.trainers.reference import class_logits, encode_prompts, most_confident_views, tokenize_prompts
 from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
 
@@ -101,9 +96,7 @@ def weighted_sum(weights: list[float], rows: Tensor) -> Tensor:
     return total
 
 
-def tuned(
-    model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float, steps: int,
-) -> Tensor:
+def tuned(model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float, steps: int) -> Tensor:
     """Logits (K,) of a method that tunes by gradients.
 
     What is tuned is the context or, as in TPS, a shift of the class features. `images` are the
@@ -219,9 +212,7 @@ def keep_lowest(entries: list[tuple], entry: tuple, most: int) -> None:
     entries.sort(key=lambda item: item[0])
 
 
-def tda(
-    images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, beta: float = 5.0,
-) -> list[Tensor]:
+def tda(images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, beta: float = 5.0) -> list[Tensor]:
     """TDA over images given as features (d,), or as views in use (n, d), which are averaged."""
     positive: dict[int, list] = {}
     negative: dict[int, list] = {}

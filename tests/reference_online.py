@@ -65,9 +65,7 @@ def keep_lowest(entries: list[Entry], entry: Entry, most: int) -> list[Entry]:
     return sorted([*entries, entry], key=lambda item: item[0])[:most]
 
 
-def bca(
-    images: list[Tensor], text: Tensor, confident: bool, count: float = 20000.0
-) -> list[Tensor]:
+def bca(images: list[Tensor], text: Tensor, confident: bool, count: float = 20000.0) -> list[Tensor]:
     centres = list(text.clone())
     priors = list(torch.eye(len(text), dtype=text.dtype))
     images_of_centre = [count] * len(text)
@@ -89,9 +87,7 @@ def bca(
     return outputs
 
 
-def dmn(
-    images: list[Tensor], text: Tensor, scale: float, most: int = 50, weight: float = 1.0,
-) -> list[Tensor]:
+def dmn(images: list[Tensor], text: Tensor, scale: float, most: int = 50, weight: float = 1.0) -> list[Tensor]:
     memories: list[list[Entry]] = [[] for _ in text]
     outputs = []
     for views in images:
@@ -155,9 +151,7 @@ def boostadapter(
     return outputs
 
 
-def dpe(
-    images: list[Tensor], text: Tensor, confident: bool, predict: bool = False,
-) -> list[Tensor]:
+def dpe(images: list[Tensor], text: Tensor, confident: bool, predict: bool = False) -> list[Tensor]:
     """With the paper's α 6, β 5, lr 5e-4 and align 0.5.
 
     With `predict` the views are selected once more, by the adapted text, for the prediction.

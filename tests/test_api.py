@@ -8,7 +8,6 @@ import pytest
 import torch
 from PIL import Image
 from promptcal.datasets import build_dataset
-from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import make_views
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.api import Adapter
@@ -33,29 +32,17 @@ def pictures(image_folder) -> list:
     return sorted(image_folder.rglob("*.png"))[:2]
 
 
-@pytest.mark.parametrize("views", [
-    normalised.numpy(),
-    list(normalised),
-    list(normalised.numpy()),
-    normalised.double(),
-    normalised.clone().requires_grad_(),
-], ids=["array", "list of tensors", "list of arrays", "double", "with gradient"])
-def test_views_of_other_types(clip_model, views):
-    expected = adapt("SoC", clip_model, NAMES, normalised).logits
-    logits = adapt("SoC", clip_model, NAMES, views).logits
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("views", [
-    pixels[0].double().numpy(),
-    pixels[0].bfloat16(),
-    pixels[0].half(),
-    np.flip(pixels[0].numpy()[..., ::-1].copy(), -1),
-    pixels[0].float().numpy().astype(">f4"),
-], ids=["float64", "bfloat16", "float16", "backwards", "big-endian"])
-def test_pixel_values_of_any_type(clip_model, views):
-    expected = adapt("TPT", clip_model, NAMES, pixels[0]).logits
-    torch.testing.assert_close(adapt("TPT", clip_model, NAMES, views).logits, expected)
+@pytest.mark.parametrize(("views", "others"), [
+    (normalised, [normalised.numpy(), list(normalised), list(normalised.numpy()), normalised.double(),
+                  normalised.clone().requires_grad_()]),
+    (pixels[0], [pixels[0].double().numpy(), pixels[0].bfloat16(), pixels[0].half(),
+                 np.flip(pixels[0].numpy()[..., ::-1].copy(), -1), pixels[0].float().numpy().astype(">f4")]),
+], ids=["normalised", "pixel values"])
+def test_views_of_any_type(clip_model, views, others):
+    """Tensors and arrays of any float type, alone or in a list, backwards or of the other byte order."""
+    expected = adapt("SoC", clip_model, NAMES, views).logits
+    for other in others:
+        torch.testing.assert_close(adapt("SoC", clip_model, NAMES, other).logits, expected, rtol=0, atol=1e-4)
 
 
 def test_pictures_get_the_views_of_a_run(clip_model, pictures):
@@ -70,12 +57,13 @@ def test_pictures_get_the_views_of_a_run(clip_model, pictures):
     alone = adapt("SoC", clip_model, NAMES, pictures[1], VIEWS, index=1).logits
     torch.testing.assert_close(alone, expected[1:], rtol=0, atol=1e-4)
     assert adapt("ZeroShot", clip_model, NAMES, opened[0].convert("L")).logits.shape == (1, 3)
-
-
-def test_options_as_a_dict(clip_model):
-    expected = adapt("SoC", clip_model, NAMES, normalised, ["TTA.STEPS", 2]).logits
-    for opts in ({"TTA.STEPS": 2}, {"TTA": {"STEPS": 2}}, ("TTA.STEPS", "2")):
-        assert torch.equal(adapt("SoC", clip_model, NAMES, normalised, opts).logits, expected)
+    for opts in ({"TTA": {"VIEWS": 10}}, ("TTA.VIEWS", "10")):
+        assert torch.equal(adapt("SoC", clip_model, NAMES, opened, opts).logits, logits)
+    for index in ([0], [0, -1], "01", 3, [0.5, 1]):
+        with pytest.raises((TypeError, ValueError), match="one whole number from 0 per image"):
+            adapt("SoC", clip_model, NAMES, pictures, VIEWS, index=index)
+        with pytest.raises(ValueError, match="given views need none"):
+            adapt("SoC", clip_model, NAMES, normalised, index=index)
 
 
 with_nan = normalised.clone()
@@ -83,23 +71,19 @@ with_nan[1] = torch.nan
 
 
 @pytest.mark.parametrize(("names", "views", "opts", "error", "message"), [
-    ("river", normalised, (), TypeError,
-     "classnames must be a list of names in order, not 'river'"),
+    ("river", normalised, (), TypeError, "classnames must be a list of names in order, not 'river'"),
     ([0, 1], normalised, (), TypeError, "classnames must be texts, not 0"),
     ([], normalised, (), TypeError, "classnames is empty"),
     ({"a", "b"}, normalised, (), TypeError, "in order"),
-    (None, normalised, (), TypeError, "classnames must be a list of names in order, not None"),
     (NAMES, normalised, "TTA.STEPS 2", TypeError, "opts must be KEY VALUE pairs"),
-    (NAMES, normalised, ["TTA.STEP", 2], ValueError,
-     "unknown key 'TTA.STEP' in opts. Did you mean 'TTA.STEPS'"),
+    (NAMES, normalised, ["TTA.STEP", 2], ValueError, "unknown key 'TTA.STEP' in opts. Did you mean 'TTA.STEPS'"),
     (NAMES, normalised, ["TTA.STEPS", "x"], ValueError, "TTA.STEPS in opts must be of type int"),
+    (NAMES, normalised, {"TTA.VIEWS": 16}, ValueError, r"TTA\.VIEWS 16 .*the number of views is an argument"),
     (NAMES, normalised[0, 0], (), ValueError, "not .3, 32, 32."),
     (NAMES, normalised[:0], (), ValueError, "views must be"),
     (NAMES, [[1.0]], (), TypeError, "views must be images, paths, or a tensor"),
     (NAMES, None, (), TypeError, "not a NoneType"),
     (NAMES, normalised.long(), (), TypeError, "not torch.int64"),
-    (NAMES, normalised.bool(), (), TypeError, "not torch.bool"),
-    (NAMES, normalised.to(torch.complex64), (), TypeError, "not torch.complex64"),
     (NAMES, np.array(["x"]), (), TypeError, "not <U1"),
     (NAMES, with_nan, (), ValueError, "views of image 1 hold numbers that are not finite"),
     (NAMES, ["nowhere.png"], (), ValueError, "nowhere.png"),
@@ -125,10 +109,9 @@ def clip_of_inference_mode():
     (lambda: None, "must come from load_clip"),
     (lambda: torch.nn.Linear(2, 2), "must come from load_clip, not be a Linear"),
     (lambda: random_clip().half(), r"give model.float\(\)"),
-    (lambda: random_clip().bfloat16(), r"give model.float\(\)"),
     (lambda: random_clip().double(), r"give model.float\(\)"),
     (clip_of_inference_mode, "load it outside"),
-], ids=["name", "None", "other model", "fp16", "bf16", "double", "inference mode"])
+], ids=["name", "None", "other model", "fp16", "double", "inference mode"])
 def test_models_that_cannot_be_used(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         adapt("SoC", make(), NAMES, normalised)
@@ -147,20 +130,12 @@ def default_dtype(dtype: torch.dtype):
 
 @contextmanager
 def three_threads():
-    before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         yield
         assert torch.get_num_threads() == 3
     finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def anomaly_detection():
-    with torch.autograd.set_detect_anomaly(True):
-        yield
-        assert torch.is_anomaly_enabled()
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("surroundings", [
@@ -170,7 +145,7 @@ def anomaly_detection():
     torch.inference_mode,
     torch.no_grad,
     three_threads,
-    anomaly_detection,
+    lambda: torch.autograd.set_detect_anomaly(True),
 ], ids=["float64", "bfloat16", "autocast", "inference", "no_grad", "threads", "anomaly detection"])
 @pytest.mark.parametrize("trainer", ["SoC", "DPE", "ZeroShot"])
 def test_nothing_around_a_call_changes_a_number(clip_model, surroundings, trainer):
@@ -178,11 +153,10 @@ def test_nothing_around_a_call_changes_a_number(clip_model, surroundings, traine
     expected = adapt(trainer, clip_model, NAMES, normalised, opts).logits
     with surroundings():
         views = normalised.clone()  # of the caller's mode
-        adapted = adapt(trainer, clip_model, NAMES, views, opts)
-        by_adapter = Adapter(trainer, clip_model, NAMES, 10, opts)(views)
-    assert adapted.logits.dtype == torch.float32
-    assert torch.equal(adapted.logits, expected)
-    assert torch.equal(by_adapter.logits, expected)
+        logits = adapt(trainer, clip_model, NAMES, views, opts).logits
+        by_adapter = Adapter(trainer, clip_model, NAMES, 10, opts)(views).logits
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, expected) and torch.equal(by_adapter, expected)
 
 
 @pytest.mark.parametrize(("names", "message"), [
@@ -195,14 +169,12 @@ def test_uninformative_classes_are_warned_about(clip_model, caplog, names, messa
     assert message in caplog.text and adapted.logits.isfinite().all()
 
 
-@pytest.mark.parametrize("trainer", ["TDA", "OnZeta", "BCA", "DPE"])
+@pytest.mark.parametrize("trainer", ["TDA", "DPE"])
 def test_threads_do_not_share_the_state_of_an_online_method(clip_model, trainer):
     expected = adapt(trainer, clip_model, NAMES, pixels).logits
     with ThreadPoolExecutor(3) as pool:
-        for logits in pool.map(
-            lambda _: adapt(trainer, clip_model, NAMES, pixels).logits, range(6)
-        ):
-            assert torch.equal(logits, expected)
+        for adapted in pool.map(lambda _: adapt(trainer, clip_model, NAMES, pixels), range(6)):
+            assert torch.equal(adapted.logits, expected)
 
 
 def test_black_images_are_pixel_values(clip_model):
@@ -225,20 +197,6 @@ def test_a_model_is_loaded_for_any_default_type():
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_another_number_of_views_than_is_given_is_refused(clip_model):
-    assert adapt("SoC", clip_model, NAMES, normalised, VIEWS).logits.shape == (2, 3)
-    with pytest.raises(ConfigError, match=r"TTA\.VIEWS 16 .*the number of views is an argument"):
-        adapt("SoC", clip_model, NAMES, normalised, {"TTA.VIEWS": 16})
-
-
-@pytest.mark.parametrize("index", [[0], [0, -1], "01", 3, [0.5, 1]])
-def test_an_index_per_image(clip_model, pictures, index):
-    with pytest.raises((TypeError, ValueError), match="one whole number from 0 per image"):
-        adapt("SoC", clip_model, NAMES, pictures, VIEWS, index=index)
-    with pytest.raises(ValueError, match="given views need none"):
-        adapt("SoC", clip_model, NAMES, normalised, index=index)
-
-
 def test_changes_of_prompt_and_weights_count(tmp_path):
     """Nothing is kept between calls: neither the content of a prompt file nor of the weights."""
     model = random_clip(seed=3)
@@ -253,9 +211,7 @@ def test_changes_of_prompt_and_weights_count(tmp_path):
     assert not torch.allclose(with_other_prompt, with_other_weights)
 
 
-@pytest.mark.parametrize("trainer", [
-    "TPT", "TPS", "ZERO", "MTA", "TDA", "OnZeta", "BCA", "DMN", "ZeroShot",
-])
+@pytest.mark.parametrize("trainer", ["TPT", "TPS", "ZERO", "MTA", "TDA", "OnZeta", "BCA", "DMN", "ZeroShot"])
 def test_classes_of_one_name_get_equal_logits(clip_model, trainer):
     names = ["river", "sunglasses", "lake", "sunglasses", "sea", "tree_frog", "tree frog"]
     logits = adapt(trainer, clip_model, names, normalised, VIEWS).logits
@@ -309,19 +265,18 @@ def test_views_that_fit_pixels_and_normalised_numbers_are_refused(clip_model, hi
     remedy = 'say which they are: pixels="0..255" or pixels="normalised"'
     with pytest.raises(ValueError, match=remedy):
         adapt("TPT", clip_model, NAMES, views)
-    raw = adapt("TPT", clip_model, NAMES, views, pixels="0..255")
-    beside_bright = adapt("TPT", clip_model, NAMES, torch.stack([views, views + 200]))
-    torch.testing.assert_close(raw.logits, beside_bright.logits[:1], atol=1e-3, rtol=0)
-    normal = Adapter("TPT", clip_model, NAMES, 10)(views, pixels="normalised")
-    assert (normal.logits - raw.logits).abs().max() > 1e-3
+    raw = adapt("TPT", clip_model, NAMES, views, pixels="0..255").logits
+    beside_bright = adapt("TPT", clip_model, NAMES, torch.stack([views, views + 200])).logits
+    torch.testing.assert_close(raw, beside_bright[:1], atol=1e-3, rtol=0)
+    normal = Adapter("TPT", clip_model, NAMES, 10)(views, pixels="normalised").logits
+    assert (normal - raw).abs().max() > 1e-3
 
 
 def test_bright_normalised_views_are_taken_with_a_warning(clip_model, caplog):
     views = 1 + torch.rand(10, 3, 32, 32)
     logits = adapt("TPT", clip_model, NAMES, views).logits
     assert "are taken as normalised" in caplog.text
-    stated = adapt("TPT", clip_model, NAMES, views, pixels="normalised").logits
-    assert torch.equal(logits, stated)
+    assert torch.equal(logits, adapt("TPT", clip_model, NAMES, views, pixels="normalised").logits)
 
 
 @pytest.mark.parametrize(("views", "meaning", "message"), [
@@ -341,14 +296,11 @@ def test_adapt_gives_the_numbers_of_a_run(trainer, precision, tmp_path):
     """With the position in the split as index. The small CLIP was trained with another scale than
     the published one, and methods with a published scale use the same in both. In half precision
     features are rounded in both."""
-    opts = ["TTA.VIEWS", 16, "TEST.LIMIT", 5, "TTA.AUGMIX", "on", "MODEL.PREC", precision]
-    cfg = build_cfg(trainer, "configs/datasets/landcover.yaml",
-                    opts=["OUTPUT_DIR", tmp_path / "run", "DEVICE", "cpu", *opts])
+    opts = ["TTA.VIEWS", 16, "TEST.LIMIT", 4, "TTA.AUGMIX", "on", "MODEL.PREC", precision]
+    cfg = build_cfg(trainer, "landcover", opts=["OUTPUT_DIR", tmp_path / "run", "DEVICE", "cpu", *opts])
     build_trainer(cfg).run()
     run = read_predictions(tmp_path / "run")
-    rows = np.arange(5)
-    if "position" in run:  # in the stream of an online method
-        rows = np.argsort(run["position"])
+    rows = np.argsort(run.get("position", run["index"]))  # in the stream of an online method
     indices = run["index"][rows].tolist()
     data = build_dataset("LandCover", "")
     images = [data.read_image(data.test[index]) for index in indices]
@@ -356,3 +308,10 @@ def test_adapt_gives_the_numbers_of_a_run(trainer, precision, tmp_path):
     adapted = adapt(trainer, model, data.classnames, images, opts, index=indices)
     np.testing.assert_allclose(adapted.logits, run["logits"][rows], atol=1e-4)
     np.testing.assert_allclose(adapted.zero_shot_logits, run["zero_shot_logits"][rows], atol=1e-4)
+
+
+def test_a_model_is_loaded_by_its_path_of_any_type(clip_file):
+    assert load_clip(clip_file).visual is not None
+    for name in (None, 5):
+        with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object, not"):
+            load_clip(name)

@@ -2,6 +2,7 @@
 options does not matter."""
 import os
 import tempfile
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -54,18 +55,11 @@ def run(clip_file, image_folder):
     return run
 
 
-def key_value_pairs(values: dict) -> list:
-    words = []
-    for key, value in values.items():
-        words += [key, value]
-    return words
-
-
 @settings(ANY, max_examples=EXAMPLES)
 @given(TRAINERS, VALID)
 def test_valid_settings_run(run, trainer, values):
     with tempfile.TemporaryDirectory() as folder:
-        results = run(trainer, Path(folder), key_value_pairs(values))
+        results = run(trainer, Path(folder), [*chain(*values.items())])
         predictions = read_predictions(Path(folder))
     assert len(predictions["index"]) == results["n"]
     assert np.isfinite(predictions["logits"]).all()
@@ -94,4 +88,4 @@ def test_the_order_of_options_does_not_matter(data, trainer, values):
             as_typed.append(f"{key}={value}")
         else:
             as_typed += [key, str(value)]
-    assert build(as_typed) == build(key_value_pairs(values))
+    assert build(as_typed) == build([*chain(*values.items())])

@@ -9,7 +9,12 @@ import pytest
 from promptcal.trainers.report.arrange import arrange
 from promptcal.trainers.report.choices import choice_tables
 from promptcal.trainers.report.core import measure
-from promptcal.trainers.report.figures.select import report_figures, rows_of_steps, step_figures, step_panels
+from promptcal.trainers.report.figures.select import (
+    report_figures,
+    rows_of_steps,
+    step_figures,
+    step_panels,
+)
 from promptcal.trainers.report.layout import PLAIN, TableSpec, default_layout
 from promptcal.trainers.report.layout_tables import spec_tables
 from promptcal.trainers.report.load import find_runs
@@ -48,6 +53,21 @@ def comparison(grid, first: str, second: str):
         if {pair.first.method, pair.second.method} == {first, second}:
             return pair.comparison
     raise LookupError(f"no pair {first}, {second}")
+
+
+def seeds_of(grid, method: str) -> list[list[int]]:
+    """Of each of its rows."""
+    seeds = []
+    for (row, _), runs in grid.cells.items():
+        if row.method == method:
+            seeds.append([run.seed for run in runs])
+    return seeds
+
+
+def table_by(measured, columns: str, **spec):
+    spec = TableSpec(**{"name": "t", "title": "t", "columns": columns, "metrics": ["accuracy"], **spec})
+    (table,) = spec_tables(measured, spec, PLAIN)
+    return table
 
 
 def lambda_choice(measured):
@@ -127,29 +147,23 @@ def test_up_to_one_percent_of_failures_is_ranked_and_told(tmp_path, flagged, ski
     ({"changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-2222"]}}, "descriptions cupl-2222"),
 ])
 def test_seeds_that_differ_in_more_than_the_seed_are_never_pooled(tmp_path, changes, words):
-    first = {}
-    if "changed" in changes:
-        first = {"changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-1111"]}}
-    make_run(tmp_path, "SoC", seed=0, changes=first, folder="a")
+    make_run(tmp_path, "SoC", seed=0, folder="a")
     make_run(tmp_path, "SoC", seed=1, changes=changes, folder="b", sharpness=4.0)
-    row_names = []
-    for grid in compared(tmp_path):
-        row_names += labels(grid)
-        for (row, _), runs in grid.cells.items():
-            assert row.method != "SoC" or len(runs) == 1
-    assert words in "\n".join(row_names)
+    grids = compared(tmp_path)
+    for grid in grids:
+        assert max(map(len, seeds_of(grid, "SoC"))) == 1
+    assert words in "\n".join(label for grid in grids for label in labels(grid))
 
 
 def test_an_edit_within_a_release_is_not_pooled_by_way_of_another_release(tmp_path):
     for seed, (version, code) in enumerate((("1.1.0", "a"), ("1.2.0", "b"), ("1.2.0", "edited"))):
         source = {"version": version, "hash": code, "plugin": ""}
         make_run(tmp_path, "SoC", seed=seed, changes={"method.source": source})
+    for seed in (0, 1):  # each seed of CoOp draws its own training images
+        training = {"settings": {"DATASET.NUM_SHOTS": 2}, "images": f"drawn with seed {seed}"}
+        make_run(tmp_path, "CoOp", seed=seed, changes={"method.training": training})
     (grid,) = compared(tmp_path)
-    seeds = []
-    for (row, _), runs in grid.cells.items():
-        if row.method == "SoC":
-            seeds.append([run.seed for run in runs])
-    assert seeds == [[0, 1], [2]]
+    assert seeds_of(grid, "SoC") == [[0, 1], [2]] and seeds_of(grid, "CoOp") == [[0, 1]]
 
 
 def test_equal_runs_count_once_and_different_runs_of_one_seed_have_rows(tmp_path):
@@ -166,13 +180,21 @@ def test_equal_runs_count_once_and_different_runs_of_one_seed_have_rows(tmp_path
     assert {len(runs) for runs in grid.cells.values()} == {1}
 
 
-def test_a_default_that_was_edited_between_runs_makes_two_rows_and_keeps_labels(tmp_path):
+def test_a_default_that_was_edited_between_runs_makes_two_rows_without_published_neighbours(tmp_path):
     """Labels come from the record: λ 30 was the default of one run, λ 25 that of the other."""
-    make_run(tmp_path, "SoC", folder="a")
-    edited = {**compared(tmp_path)[0].rows[1].record.method["settings"], LAMBDA: 25.0}
-    make_run(tmp_path, "SoC", folder="b", changes={"method.settings": edited}, sharpness=3.0)
+    folder = make_run(tmp_path, "SoC", n=3783, folder="a")
+    make_run(tmp_path, "TPT", n=3783)
+    edited = {**find_runs([folder])[0][0].record.method["settings"], LAMBDA: 25.0}
+    make_run(tmp_path, "SoC", n=3783, folder="b", changes={"method.settings": edited}, sharpness=3.0)
     (grid,) = compared(tmp_path)
-    assert labels(grid) == ["Zero-shot", "SoC", "SoC, λ 25"]
+    assert labels(grid) == ["Zero-shot", "TPT", "SoC", "SoC, λ 25"]
+    rows = row_labels(report_on(tmp_path, published=True).tables[0])
+    published = [label.partition(" (")[0] for label in rows if "published" in label]
+    assert published == ["Zero-shot", "TPT"]
+
+
+PROTOCOL = "CoOp 2 shots (epochs 50, n_ctx 16, class_token_position end, settings"
+FOLDERS = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed*"
 
 
 def test_two_trainings_of_a_prompt_are_two_rows(tmp_path):
@@ -188,16 +210,20 @@ def test_two_trainings_of_a_prompt_are_two_rows(tmp_path):
     assert max(len(runs) for runs in grid.cells.values()) == 2  # one prompt per seed is one row
 
 
-def test_prompts_that_were_learnt_on_two_data_sets_are_not_pooled(tmp_path):
-    """Two seeds of one protocol, of which one was learnt elsewhere."""
-    make_run(tmp_path, "SoC", seed=0, changes={"model.prompt": {**LEARNT, "hash": "1" * 16}})
-    elsewhere = {**LEARNT, "hash": "2" * 16, "learnt_on": "ImageNet"}
-    make_run(tmp_path, "SoC", seed=1, changes={"model.prompt": elsewhere})
+@pytest.mark.parametrize(("prompts", "expected"), [
+    ({0: {"hash": "1" * 16}, 1: {"hash": "2" * 16, "learnt_on": "ImageNet"}},
+     {"SoC, CoOp 2 shots", "SoC, CoOp 2 shots, learnt on ImageNet, prompt 22222222"}),
+    ({0: {"protocol": f"{PROTOCOL} 0{'f' * 15})"}, 1: {"protocol": f"{PROTOCOL} 1{'f' * 15})"}},
+     {"SoC, CoOp 2 shots, prompt … 0fffffffffffffff)", "SoC, CoOp 2 shots, prompt … 1fffffffffffffff)"}),
+    ({0: {"protocol": FOLDERS}, 1: {"protocol": f"{FOLDERS}/epoch 5"}},
+     {"SoC, CoOp 2 shots, prompt … epoch 5", "SoC, CoOp 2 shots, prompt … seed*"}),
+], ids=["data set", "protocol", "epoch"])
+def test_prompts_of_two_seeds_that_were_learnt_otherwise_are_rows_that_say_how(tmp_path, prompts, expected):
+    for seed, prompt in prompts.items():
+        changes = {"model.prompt": {**LEARNT, **prompt}, "names.prompt": "CoOp 2 shots"}
+        make_run(tmp_path, "SoC", seed=seed, changes=changes)
     (grid,) = compared(tmp_path)
-    tuned = [label for label in labels(grid) if label.startswith("SoC")]
-    elsewhere_label = "SoC, CoOp 2 shots, learnt on ImageNet, prompt 22222222"
-    assert tuned == ["SoC, CoOp 2 shots", elsewhere_label]
-    assert max(len(runs) for runs in grid.cells.values()) == 1
+    assert {label for label in labels(grid) if label.startswith("SoC")} == expected
 
 
 # Columns
@@ -211,11 +237,20 @@ def test_the_same_images_under_two_names_are_one_column(tmp_path):
     assert "has the same images as" in "\n".join(table.notes)
 
 
-def test_other_images_under_one_name_are_two_columns(tmp_path):
-    make_run(tmp_path, "SoC", images="a", n=50, folder="a")
-    make_run(tmp_path, "SoC", images="b", n=50, folder="b")
-    columns = report_on(tmp_path).tables[0].columns
-    assert columns == ["UCF101, 50 images (a)", "UCF101, 50 images (b)"]
+@pytest.mark.parametrize(("first", "second", "words"), [
+    ({"images": "a"}, {"images": "b"}, "UCF101, 50 images (a)"),
+    ({"changes": {"data.classes": "8:first"}}, {"changes": {"data.classes": "8:second"}}, "class names first"),
+    ({"changes": {"data.subset": "50 of 90 images"}}, {}, "50 of 90 images"),
+], ids=["images", "class names", "part"])
+def test_other_images_under_one_name_are_two_columns(tmp_path, first, second, words):
+    """So are the same images under other class names or as a part of a set. The verdict has the labels too."""
+    for folder, data in (("a", first), ("b", second)):
+        for trainer in ("TPT", "SoC"):
+            make_run(tmp_path, trainer, n=50, folder=f"{folder} {trainer}", **{"images": "same", **data})
+    report = report_on(tmp_path)
+    columns = [column for column in report.tables[0].columns if column != "Average"]
+    assert len(set(columns)) == 2 and any(words in column for column in columns)
+    assert words in report.verdicts[0].basis
 
 
 def test_data_sets_of_one_name_have_other_labels_in_all_tables_and_figures_of_a_report(tmp_path):
@@ -235,23 +270,6 @@ def test_data_sets_of_one_name_have_other_labels_in_all_tables_and_figures_of_a_
     assert lambda_figures == ["lambda_ucf101_50_images_b_2", "lambda_ucf101_50_images_a_2"]
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"data.classes": "8:first"}, "class names first"),
-    ({"data.subset": "50 of 90 images"}, "50 of 90 images"),
-])
-def test_the_same_images_under_other_class_names_or_as_a_part_have_labels_that_tell(
-    tmp_path, changes, words
-):
-    make_run(
-        tmp_path, "SoC", images="a", n=50, folder="a",
-        changes={"data.classes": "8:second"} | changes,
-    )
-    make_run(tmp_path, "SoC", images="a", n=50, folder="b", changes={"data.classes": "8:second"})
-    main, = compared(tmp_path)
-    columns = [main.column_label(column) for column in main.columns]
-    assert len(set(columns)) == 2 and any(words in column for column in columns)
-
-
 def test_tables_of_values_and_choices_say_which_of_two_data_sets_of_one_name_they_use(tmp_path):
     for images in ("a", "b"):
         for value in (10.0, 40.0):
@@ -261,15 +279,16 @@ def test_tables_of_values_and_choices_say_which_of_two_data_sets_of_one_name_the
     table = table_by(measured.test, LAMBDA)
     assert table.caption.endswith("Test images: UCF101 (a) 50; 20 bins.")
     assert "or the first one of equal size: UCF101 (b), 50 images." in "\n".join(table.notes)
-    assert "the choice is made on 50 images (b), not on 50 (a)." in "\n".join(
-        lambda_choice(measured).notes)
+    assert "the choice is made on 50 images (b), not on 50 (a)." in "\n".join(lambda_choice(measured).notes)
 
 
-def test_weights_of_one_name_are_two_tables(tmp_path):
+def test_weights_of_one_name_are_two_tables_and_of_two_names_one(tmp_path):
     make_run(tmp_path, "SoC", backbone="mine", weights="a" * 16)
     make_run(tmp_path, "TPT", backbone="mine", weights="b" * 16)
-    backbones = [grid.backbone for grid in compared(tmp_path)]
-    assert backbones == ["mine (weights aaaaaa)", "mine (weights bbbbbb)"]
+    make_run(tmp_path, "TPT", changes={"names.backbone": "CLIP A"})
+    make_run(tmp_path, "SoC", changes={"names.backbone": "CLIP B"})
+    headings = {grid.heading for grid in compared(tmp_path)}
+    assert headings == {"mine (weights aaaaaa)", "mine (weights bbbbbb)", "CLIP A = CLIP B"}
 
 
 # Pairs
@@ -357,8 +376,7 @@ def test_the_order_of_folders_changes_nothing_where_runs_have_one_name(tmp_path)
     for place, sharpness in (("a", 2.0), ("b", 9.0)):
         root = tmp_path / place / "runs"
         names = numbered(place, 100)
-        make_run(root, "SoC", split="val", n=100, folder="val", images=place, names=names,
-                 sharpness=sharpness)
+        make_run(root, "SoC", split="val", n=100, folder="val", images=place, names=names, sharpness=sharpness)
         make_run(root, "TPT", folder="TPT", sharpness=sharpness)
     folders = [tmp_path / "test", tmp_path / "a" / "runs", tmp_path / "b" / "runs"]
     seen = []
@@ -379,9 +397,7 @@ def test_the_order_of_folders_changes_nothing_where_runs_have_one_name(tmp_path)
     (5, 95, "SoC on UCF101: 5 of 100 validation images are test images and are left out"),
     (20, 0, "validation is refused, because 20 of 100"),
 ])
-def test_validation_images_that_are_test_images_are_left_out_or_refused(
-    tmp_path, shared, used, note,
-):
+def test_validation_images_that_are_test_images_are_left_out_or_refused(tmp_path, shared, used, note):
     make_run(tmp_path, "SoC", folder="test", sharpness=2.0)
     make_run(tmp_path, "SoC", split="val", n=100, folder="val", names=shared_names(shared))
     measured = measured_runs(tmp_path)
@@ -401,9 +417,7 @@ def test_a_copy_of_a_test_image_in_another_cluster_name_is_found_by_its_cluster(
     {"views.augmix": False},
     {"model.prompt": {**LEARNT, "hash": "trained again"}},
 ])
-def test_a_validation_run_with_other_settings_or_another_prompt_counts_for_no_test_run(
-    tmp_path, changes,
-):
+def test_a_validation_run_with_other_settings_or_another_prompt_counts_for_no_test_run(tmp_path, changes):
     test_changes = {}
     if "model.prompt" in changes:
         test_changes = {"model.prompt": LEARNT}
@@ -413,16 +427,6 @@ def test_a_validation_run_with_other_settings_or_another_prompt_counts_for_no_te
     assert measured.test[0].temperature_from == 0
     note = "not of the settings, data set and seed of any test run here: held out"
     assert note in "\n".join(measured.notes)
-
-
-def test_validation_images_of_another_data_set_of_the_same_name_are_not_used(tmp_path):
-    for place in ("laptop", "clinic"):
-        make_run(tmp_path, "SoC", "ImageFolder", n=100, images=place, names=numbered(place, 100),
-                 folder=f"{place}/test")
-    make_run(tmp_path, "SoC", "ImageFolder", n=90, split="val", folder="clinic/val")
-    measured = measured_runs(tmp_path)
-    assert [run.temperature_from for run in measured.test] == [0, 0]
-    assert "Several data sets are called ImageFolder" in "\n".join(measured.notes)
 
 
 def test_a_pilot_on_another_data_set_of_the_same_name_is_found_by_its_size(tmp_path):
@@ -495,51 +499,13 @@ def test_report_and_reproduce_fit_the_same_temperature(tmp_path):
 
 # Learnt prompts
 
-def test_prompts_whose_protocols_begin_alike_have_labels_that_tell_them_apart(tmp_path):
-    start = "CoOp 2 shots (epochs 50, n_ctx 16, class_token_position end, settings"
-    for number in range(3):
-        protocol = f"{start} {number}{'f' * 15})"
-        prompt = {**LEARNT, "protocol": protocol, "hash": str(number)}
-        make_run(tmp_path, "SoC", folder=str(number),
-                 changes={"model.prompt": prompt, "names.prompt": "CoOp 2 shots"})
-    (grid,) = compared(tmp_path)
-    assert len(grid.rows) == 6 == len(set(labels(grid)))
-    assert "SoC, CoOp 2 shots, prompt … 1fffffffffffffff)" in labels(grid)
-
-
-def test_checkpoints_of_one_training_at_two_epochs_are_two_rows_named_by_the_epoch(tmp_path):
-    """Two seeds, so that only the protocol tells them apart."""
-    text = "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed*"
-    for seed, protocol in enumerate((text, f"{text}/epoch 5")):
-        prompt = {**LEARNT, "protocol": protocol, "hash": str(seed)}
-        make_run(
-            tmp_path, "SoC", seed=seed,
-            changes={"model.prompt": prompt, "names.prompt": "CoOp 2 shots"},
-        )
-    (grid,) = compared(tmp_path)
-    assert "SoC, CoOp 2 shots, prompt … epoch 5" in labels(grid)
-    assert "SoC, CoOp 2 shots, prompt … seed*" in labels(grid)
-
-
-def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_path):
-    for seed in (0, 1):
-        training = {"settings": {"DATASET.NUM_SHOTS": 2}, "images": f"drawn with seed {seed}"}
-        make_run(tmp_path, "CoOp", seed=seed, changes={"method.training": training})
-    (grid,) = compared(tmp_path)
-    seeds = []
-    for (row, _), runs in grid.cells.items():
-        if row.method == "CoOp":
-            seeds.append([run.seed for run in runs])
-    assert seeds == [[0, 1]]
-
 
 def test_an_untuned_prompt_has_no_value_of_a_sweep(tmp_path):
     for value in (10.0, 40.0):
         make_run(tmp_path, "SoC", settings={LAMBDA: value},
                  changes={"model.prompt": LEARNT, "names.prompt": "CoOp 2 shots"})
     _, sweep = compared(tmp_path)
-    assert labels(sweep) == [
-        "CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 10", "SoC, CoOp 2 shots, λ 40"]
+    assert labels(sweep) == ["CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 10", "SoC, CoOp 2 shots, λ 40"]
 
 
 def test_columns_of_prompts_of_as_many_shots_are_named_by_their_protocol(tmp_path):
@@ -548,27 +514,18 @@ def test_columns_of_prompts_of_as_many_shots_are_named_by_their_protocol(tmp_pat
         ("KgCoOp 2 shots", "KgCoOp 2 shots"), ("CoOp 4 shots", "CoOp 4 shots"),
     ):
         prompt = {**LEARNT, "protocol": protocol, "hash": protocol}
-        make_run(tmp_path, "SoC", folder=protocol,
-                 changes={"model.prompt": prompt, "names.prompt": name})
+        make_run(tmp_path, "SoC", folder=protocol, changes={"model.prompt": prompt, "names.prompt": name})
     table = table_by(measured_runs(tmp_path).test, "prompt")
-    assert sorted(table.columns) == [
-        "4-shots", "CoOp 2 shots", "CoOp 2 shots (epochs 5)", "KgCoOp 2 shots"]
+    assert sorted(table.columns) == ["4-shots", "CoOp 2 shots", "CoOp 2 shots (epochs 5)", "KgCoOp 2 shots"]
     assert "CoOp, 2 shots, untuned, prompt CoOp 2 shots (epochs 5)" in row_labels(table)
 
 
 # Pilots
 
-def table_by(measured, columns: str):
-    spec = TableSpec(name="t", title="t", columns=columns, metrics=["accuracy"])
-    (table,) = spec_tables(measured, spec, PLAIN)
-    return table
-
-
 def test_a_pilot_and_the_whole_set_are_not_averaged_and_have_columns_of_other_names(tmp_path):
     for value in (10.0, 30.0):
         for n in (50, 400):
-            make_run(tmp_path, "SoC", n=n, settings={LAMBDA: value}, changes=FOG,
-                     folder=f"{value}/{n}")
+            make_run(tmp_path, "SoC", n=n, settings={LAMBDA: value}, changes=FOG, folder=f"{value}/{n}")
     measured = measured_runs(tmp_path).test
     table = table_by(measured, LAMBDA)
     on_all_images = [run for run in measured if run.n == 400]
@@ -604,8 +561,7 @@ def test_images_that_a_table_groups_by_patient_and_a_folder_does_not_are_the_sam
     for value in (10.0, 30.0):
         sweep = {LAMBDA: value}
         make_run(tmp_path, "SoC", settings=sweep, folder=f"folder {value}", **as_folder)
-        make_run(tmp_path, "SoC", settings=sweep, clusters=patients, folder=f"table {value}",
-                 **as_table)
+        make_run(tmp_path, "SoC", settings=sweep, clusters=patients, folder=f"table {value}", **as_table)
     table = lambda_choice(measured_runs(tmp_path))
     assert "other data sets" not in "\n".join(row_labels(table))
     assert "UCF101 shares images with EuroSAT" in "\n".join(table.notes)
@@ -637,23 +593,18 @@ def test_rows_are_compared_with_the_baseline_that_was_made_as_they_were(tmp_path
 
 def test_the_caption_names_the_baseline_with_its_settings(tmp_path):
     make_run(tmp_path, "TPT", settings={"TTA.STEPS": 2})
-    make_run(tmp_path, "CTPT")
     make_run(tmp_path, "SoC")
     table = report_on(tmp_path).tables[0]
     assert table.caption.endswith("in parentheses: difference from TPT, 2 steps.")
 
 
 def test_runs_of_one_seed_on_two_devices_are_not_mixed_whatever_their_folders_are_called(tmp_path):
-    sharpness = {"cpu": 1.3, "cuda": 3.0}
-    folders = {"UCF101": {"cpu": "1", "cuda": "2"}, "EuroSAT": {"cpu": "2", "cuda": "1"}}
-    for dataset, by_device in folders.items():
-        for seed in (0, 1):
-            for device, folder in by_device.items():
-                if (seed, dataset) == (1, "UCF101"):
-                    folder = {"1": "2", "2": "1"}[folder]
-                make_run(tmp_path, "SoC", dataset, seed, sharpness=sharpness[device],
-                         folder=f"{dataset}/{seed}/{folder}",
-                         changes={"numerics.device_type": device})
+    places = {("UCF101", 0): ("cpu", "cuda"), ("UCF101", 1): ("cuda", "cpu"), ("EuroSAT", 0): ("cuda", "cpu"),
+              ("EuroSAT", 1): ("cuda", "cpu")}
+    for (dataset, seed), devices in places.items():
+        for number, device in enumerate(devices):
+            make_run(tmp_path, "SoC", dataset, seed, sharpness={"cpu": 1.3, "cuda": 3.0}[device],
+                     folder=f"{dataset}/{seed}/{number}", changes={"numerics.device_type": device})
     (grid,) = compared(tmp_path)
     assert [label for label in labels(grid) if label != "Zero-shot"] == ["SoC", "SoC, on cuda"]
     for row in grid.rows[1:]:
@@ -676,26 +627,25 @@ def test_of_a_run_and_its_copy_with_unreadable_images_the_whole_one_counts(tmp_p
     assert "a has the same record as b but other predictions: b counts, a does not." in notes
 
 
-def test_rows_of_other_precision_or_views_are_named_though_no_setting_says_so(tmp_path):
-    make_run(tmp_path, "TPT", changes={"numerics.precision": "fp16"})
-    make_run(tmp_path, "SoC", changes={"views.pipeline": "pillow-11.0"})
-    make_run(tmp_path, "OTPT")
-    notes = "\n".join(compared(tmp_path)[0].notes)
-    assert "Precision differs between the rows (TPT: fp16; O-TPT, SoC: fp32)." in notes
-    make_run(tmp_path, "TPT", folder="second TPT")  # labels now state the precision of TPT alone
-    notes = "\n".join(compared(tmp_path)[0].notes)
-    assert "(TPT, fp16: fp16; TPT, fp32 / O-TPT / SoC: fp32)" in notes
-    assert "The code that makes views differs between the rows" in notes
-    assert "zero-shot accuracy differs" not in notes
+@pytest.mark.parametrize(("tpt", "words"), [
+    ({"changes": {"numerics.precision": "fp16"}}, "Precision differs between the rows (TPT: fp16; SoC: fp32)."),
+    ({"changes": {"views.pipeline": "pillow-11.0"}}, "The code that makes views differs between the rows"),
+    ({"changes": {"views.count": 32}},
+     "The default number of views differs between the rows (TPT: 32; SoC: 64)."),
+    ({"facts": {"device": "NVIDIA A100"}}, "Devices differ between the rows (TPT: NVIDIA A100; SoC: cpu)."),
+], ids=["precision", "pipeline", "views", "device"])
+def test_what_differs_between_the_rows_is_told_though_no_setting_says_so(tmp_path, tpt, words):
+    make_run(tmp_path, "SoC", facts={"device": "cpu", "adapt_seconds_per_image": 0.1})
+    make_run(tmp_path, "TPT", **tpt)
+    (grid,) = compared(tmp_path)
+    assert words in "\n".join([*grid.notes, *metric_notes(grid, ["ece", "seconds"])])
 
 
 @pytest.mark.parametrize("changes", [
     {"numerics.precision": "bf16"}, {"numerics.device_type": "cuda"},
     {"views.pixels": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}},
 ])
-def test_zero_shot_predictions_of_another_precision_or_input_are_no_fault_of_the_code(
-    tmp_path, changes
-):
+def test_zero_shot_predictions_of_another_precision_or_input_are_no_fault_of_the_code(tmp_path, changes):
     make_run(tmp_path, "SoC")
     folder = make_run(tmp_path, "TPT", changes=changes)
 
@@ -707,33 +657,40 @@ def test_zero_shot_predictions_of_another_precision_or_input_are_no_fault_of_the
     assert "recorded as the same" not in notes
 
 
-def test_weights_under_two_names_are_one_table_that_has_both(tmp_path):
-    make_run(tmp_path, "TPT", changes={"names.backbone": "CLIP A"})
-    make_run(tmp_path, "SoC", changes={"names.backbone": "CLIP B"})
-    (grid,) = compared(tmp_path)
-    assert grid.heading == "CLIP A = CLIP B"
+def test_the_zero_shot_predictions_of_a_tested_prompt_are_no_fault_of_the_code(tmp_path):
+    """They are of hand-written words in a run of CoOp, and of the prompt in one that starts there."""
+    prompt = {"model.prompt": LEARNT}
+    folder = make_run(tmp_path, "CoOp", changes=prompt)
+    make_run(tmp_path, "SoC", changes=prompt)
+
+    def reverse(arrays):
+        arrays["zero_shot_logits"] = arrays["zero_shot_logits"][:, ::-1].copy()
+
+    rewrite_predictions(folder, reverse)
+    assert "recorded as the same" not in "\n".join(compared(tmp_path)[0].notes)
 
 
 # Tables of values, choices, the CSV and the LaTeX
 
-def test_a_table_of_values_says_where_its_cells_have_other_seeds(tmp_path):
-    for value, seeds in ((10.0, (0, 1)), (30.0, (0,))):
-        for seed in seeds:
-            make_run(tmp_path, "SoC", seed=seed, settings={LAMBDA: value})
-    measured = measured_runs(tmp_path).test
-    spec = TableSpec("t", "Values", LAMBDA, metrics=["ece"])
-    (table,) = spec_tables(measured, spec, PLAIN)
-    assert "view seeds differ between the cells (SoC, λ 30: 0; SoC, λ 10: 0, 1)" in "\n".join(
-        table.notes)
 
-
-def test_the_csv_states_how_many_seeds_a_value_is_the_mean_of(tmp_path):
-    for dataset, seeds in (("UCF101", (0, 1)), ("EuroSAT", (0,))):
-        for seed in seeds:
-            for value in (10.0, 30.0):
-                make_run(tmp_path, "SoC", dataset, seed, settings={LAMBDA: value},
-                         sharpness=1 + value / 20)
-    report_on(tmp_path, choose=["LAMBDA"])
+def test_tables_pairs_choices_and_the_csv_say_which_seeds_they_are_of(tmp_path):
+    """A choice is made on the seeds that all values have, and among the values that all data sets have."""
+    runs = [("UCF101", 30.0, 0), ("UCF101", 30.0, 1), ("UCF101", 10.0, 0), ("UCF101", 20.0, 0),
+            ("EuroSAT", 30.0, 0), ("EuroSAT", 10.0, 0)]
+    for dataset, value, seed in runs:
+        make_run(tmp_path, "SoC", dataset, seed, settings={LAMBDA: value}, sharpness=1 + value / 20)
+    for dataset in ("UCF101", "EuroSAT"):
+        make_run(tmp_path, "TPT", dataset)
+    measured = measured_runs(tmp_path)
+    note = "UCF101: view seeds differ between the cells (TPT, λ None / SoC, λ 10 / SoC, λ 20: 0; SoC, λ 30: 0, 1)."
+    assert note in table_by(measured.test, LAMBDA).notes
+    notes = lambda_choice(measured).notes
+    assert "SoC: values 10, 20, 30; seed 0; test images: UCF101 400." in notes
+    assert "SoC on UCF101, other data sets: λ 20 cannot be chosen, because not all of them have it." in notes
+    report = report_on(tmp_path, choose=["LAMBDA"])
+    notes = pairs_table(report).notes
+    assert "UCF101: view seeds differ between the rows (TPT: 0; SoC: 0, 1)." in notes
+    assert any(note.startswith("A pair is compared on the seeds that both methods have") for note in notes)
     seeds = {}
     with (tmp_path / "report" / "tables.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
@@ -741,19 +698,7 @@ def test_the_csv_states_how_many_seeds_a_value_is_the_mean_of(tmp_path):
                 seeds[line["table"], line["row"], line["column"]] = line["seeds"]
     assert seeds["results_1", "SoC", "UCF101"] == "2"
     assert seeds["results_1", "SoC", "Average"] == ""  # not the same number everywhere
-    choice = "choice_ViT-L-14_1"
-    assert seeds[choice, "SoC: default", "UCF101"] == "2"
-    assert seeds[choice, "SoC: default", "EuroSAT"] == "1"
-    assert seeds[choice, "SoC: default", "Average"] == ""
-
-
-def test_values_that_other_data_sets_lack_are_named(tmp_path):
-    for dataset, values in (("UCF101", (10.0, 20.0, 30.0)), ("EuroSAT", (10.0, 30.0))):
-        for value in values:
-            make_run(tmp_path, "SoC", dataset, settings={LAMBDA: value})
-    notes = "\n".join(lambda_choice(measured_runs(tmp_path)).notes)
-    assert ("SoC on UCF101, other data sets: λ 20 cannot be chosen, because not all of them have "
-            "it.") in notes
+    assert seeds["choice_ViT-L-14_1", "SoC: default", "UCF101"] == "1"
 
 
 def test_a_run_whose_images_fell_back_is_the_lowest_of_no_prompt(tmp_path):
@@ -761,8 +706,7 @@ def test_a_run_whose_images_fell_back_is_the_lowest_of_no_prompt(tmp_path):
     for words in ("a photo of a", "itap of a"):
         make_run(tmp_path, "TPT", settings={key: words}, flagged=400)
         make_run(tmp_path, "SoC", settings={key: words}, sharpness=3.0)
-    spec = TableSpec("prompts", "Prompts", "prompts", rows=[key], metrics=["ece"])
-    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PLAIN)
+    table = table_by(measured_runs(tmp_path).test, "prompts", rows=[key], metrics=["ece"])
     mean_of_tpt = entry(table, "ECE", "TPT", "UCF101: mean").value
     assert mean_of_tpt < entry(table, "ECE", "SoC", "UCF101: mean").value
     assert entry(table, "ECE", "TPT", "UCF101: lowest of 2") is None
@@ -779,8 +723,7 @@ def test_what_was_not_run_at_the_severity_of_a_table_is_named(tmp_path):
                  folder=f"{trainer}/{name}")
     make_run(tmp_path, "SoC", images="fog 3", names=numbered("fog 3", 400), settings={LAMBDA: 10.0},
              changes={"data.corruption": "fog", "data.severity": 3})
-    spec = TableSpec("corruptions", "Corruptions", "corruption")
-    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PLAIN)
+    table = table_by(measured_runs(tmp_path).test, "corruption")
     (note,) = [note for note in table.notes if note.startswith("Not run at severity 5")]
     for words in ("TPT on fog (up to 3)", "SoC on snow (up to 3)", "SoC, λ 10 on fog (up to 3)"):
         assert words in note
@@ -795,44 +738,6 @@ def test_names_in_letters_that_latex_lacks_differ(tmp_path):
     (columns,) = [line for line in text.splitlines() if line.endswith("& Average \\\\")][:1]
     first, second = columns.split(" & ")[1:3]
     assert first.startswith("???") and second.startswith("???") and first != second
-
-
-def test_times_of_other_devices_are_said_to_be(tmp_path):
-    make_run(tmp_path, "TPT", facts={"device": "NVIDIA A100", "adapt_seconds_per_image": 0.1})
-    make_run(tmp_path, "SoC", facts={"device": "cpu (x86_64)", "adapt_seconds_per_image": 0.1})
-    notes = "\n".join(metric_notes(compared(tmp_path)[0], ["ece", "seconds"]))
-    assert "on the machine of each run" in notes
-    assert "Devices differ between the rows (TPT: NVIDIA A100; SoC: cpu (x86_64))." in notes
-
-
-def test_rows_of_a_table_of_values_have_labels_that_tell_them_apart(tmp_path):
-    make_run(tmp_path, "SoC", settings={LAMBDA: 10.0})
-    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, changes={"numerics.precision": "bf16"})
-    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, n=100, folder="pilot")
-    spec = TableSpec("t", "Values", LAMBDA, metrics=["ece"])
-    (table,) = spec_tables(measured_runs(tmp_path).test, spec, PLAIN)
-    assert sorted(row_labels(table)) == ["SoC, bf16", "SoC, fp32"]
-    assert "UCF101, 400 images, UCF101, 100 images" in "\n".join(table.notes)
-    assert table.caption.endswith("no data set is common to all cells.")
-
-
-def test_a_default_number_of_views_that_was_edited_is_told(tmp_path):
-    make_run(tmp_path, "TPT", changes={"views.count": 32})
-    make_run(tmp_path, "SoC")
-    make_run(tmp_path, "OTPT", settings={"TTA.VIEWS": 16})  # its label says so
-    make_run(tmp_path, "ZeroShot", changes={"views.count": 1})
-    notes = "\n".join(compared(tmp_path)[0].notes)
-    assert "The default number of views differs between the rows (TPT: 32; SoC: 64)." in notes
-
-
-def test_a_choice_says_which_seeds_it_is_made_on(tmp_path):
-    """Seeds that only one of the values has do not count, so its figures are not the main table's.
-    """
-    for value, seeds in ((10.0, (3,)), (30.0, (0, 3))):
-        for seed in seeds:
-            make_run(tmp_path, "SoC", seed=seed, settings={LAMBDA: value})
-    notes = lambda_choice(measured_runs(tmp_path)).notes
-    assert "SoC: values 10, 30; seed 3; test images: UCF101 400." in notes
 
 
 def test_rows_of_a_sweep_are_values_where_data_sets_have_other_defaults(tmp_path):
@@ -851,6 +756,15 @@ def test_rows_of_a_sweep_are_values_where_data_sets_have_other_defaults(tmp_path
         dataset, value = measured.run.name.split()
         cell = entry(sweep, "ECE", f"SoC, λ {value}", dataset)
         assert cell.value == pytest.approx(100 * measured.value("ece"))
+
+
+def test_rows_of_a_table_of_values_have_labels_that_tell_them_apart(tmp_path):
+    make_run(tmp_path, "SoC", settings={LAMBDA: 10.0})
+    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, changes={"numerics.precision": "bf16"})
+    make_run(tmp_path, "SoC", settings={LAMBDA: 30.0}, n=100, folder="pilot")
+    table = table_by(measured_runs(tmp_path).test, LAMBDA)
+    assert sorted(row_labels(table)) == ["SoC, bf16", "SoC, fp32"]
+    assert table.caption.endswith("no data set is common to all cells.")
 
 
 def test_a_default_that_was_edited_within_a_sweep_is_told(tmp_path):
@@ -873,18 +787,6 @@ def test_a_default_that_was_edited_within_a_sweep_is_told(tmp_path):
     assert len(main.rows) == 3 and "the default of TTA.SELECT differs" in "\n".join(main.notes)
 
 
-def test_nothing_is_published_beside_runs_between_which_a_default_was_edited(tmp_path):
-    """λ 30 was the default of one run, λ 25 that of the other."""
-    folder = make_run(tmp_path, "SoC", n=3783, folder="a")
-    make_run(tmp_path, "TPT", n=3783)
-    settings = find_runs([folder])[0][0].record.method["settings"]
-    make_run(tmp_path, "SoC", n=3783, folder="b", sharpness=3.0,
-             changes={"method.settings": {**settings, LAMBDA: 25.0}})
-    table = report_on(tmp_path, published=True).tables[0]
-    published = [label.partition(" (")[0] for label in row_labels(table) if "published" in label]
-    assert published == ["Zero-shot", "TPT"]
-
-
 # The verdict
 
 def test_every_table_and_figure_of_ece_states_the_number_of_bins(tmp_path):
@@ -904,23 +806,12 @@ def test_every_table_and_figure_of_ece_states_the_number_of_bins(tmp_path):
     assert len(captions) > 5 and all("10 bins" in caption for caption in captions)
 
 
-def test_the_verdict_tells_data_sets_of_one_name_apart(tmp_path):
-    for trainer in ("TPT", "SoC"):
-        for dataset in ("UCF101", "EuroSAT"):
-            make_run(tmp_path, trainer, dataset, changes={"names.dataset": "Mine"})
-    report = report_on(tmp_path)
-    column = report.tables[0].columns[0]
-    assert column.startswith("Mine, 400 images (")
-    assert report.verdicts[0].basis.endswith(f"400 test images: {column} 400.")
-
 
 def test_methods_of_equal_ece_are_all_named_as_the_lowest(tmp_path):
     for trainer in ("TPT", "CTPT", "SoC"):
         make_run(tmp_path, trainer, sharpness=1.5)
     make_run(tmp_path, "OTPT", sharpness=1.7)
-    sentence = report_on(tmp_path).verdicts[0].sentence
-    assert sentence.startswith("TPT has the lowest ECE of the tuned methods, 13.2\xa0%, as have "
-                               "C-TPT and SoC, but no difference")
+    assert "as have C-TPT and SoC, but no difference" in report_on(tmp_path).verdicts[0].sentence
 
 
 def test_a_pilot_whose_images_failed_does_not_keep_the_whole_set_from_the_tests(tmp_path):
@@ -931,15 +822,6 @@ def test_a_pilot_whose_images_failed_does_not_keep_the_whole_set_from_the_tests(
     assert "TPT → SoC" in row_labels(pairs_table(report))
     sentence = report.verdicts[0].sentence
     assert "share no images" not in sentence and "SoC is better calibrated than C-TPT" in sentence
-
-
-def test_a_table_of_pairs_says_on_which_seeds_they_are(tmp_path):
-    for seed in (0, 1):
-        make_run(tmp_path, "SoC", seed=seed)
-    make_run(tmp_path, "TPT", seed=0)
-    notes = "\n".join(pairs_table(report_on(tmp_path)).notes)
-    assert "view seeds differ between the rows (TPT: 0; SoC: 0, 1)" in notes
-    assert "A pair is compared on the seeds that both methods have" in notes
 
 
 def test_one_and_two_steps_are_averaged_over_the_data_sets_that_all_methods_have(tmp_path):

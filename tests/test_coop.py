@@ -360,3 +360,16 @@ def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_
     names = results_of(tmp_path / "run")["classnames"]
     twins = [label for label, name in enumerate(names) if name.replace("_", " ") == "kind a"]
     assert not np.array_equal(trained["logits"][:, twins[0]], trained["logits"][:, twins[1]])
+
+
+def test_a_prompt_of_another_folder_of_images_is_said_to_be_learnt_there(coop, splits, tmp_path):
+    """All folders have one reader, so the reader's name does not tell them apart."""
+    coop()
+    others = shutil.copytree(splits, tmp_path / "birds")
+    learnt_on = {}
+    for folder in (splits, others):
+        cfg = build_cfg("SoC", "image_folder", opts=[
+            "DATASET.ROOT", folder, "MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "run"),
+            "MODEL.BACKBONE.NAME", "small"])
+        learnt_on[folder.name] = build_trainer(cfg).record.get("model.prompt.learnt_on")
+    assert learnt_on == {"data": None, "birds": "data"}

@@ -8,7 +8,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,10 +41,12 @@ def layer_of(module: str) -> str:
     return max((layer for layer in LAYERS if f"{module}/".startswith(f"{layer}/")), key=len)
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def imports(module: str) -> list[str]:
     """The project's modules that a module imports, inside functions and for type checkers too."""
     file = MODULES[module]
     package = file.parent.relative_to(PROJECT).parts
+    found = []
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
@@ -56,20 +58,20 @@ def imports(module: str) -> Iterator[str]:
             continue
         for name in names:
             parts = name[1:] if name[0] == "promptcal" else name
-            imported = next(
-                (key for key in ("/".join(parts), "/".join(parts[:-1])) if key in MODULES), None
-            )
+            imported = next((key for key in ("/".join(parts), "/".join(parts[:-1])) if key in MODULES), None)
             if imported and imported != module:
-                yield imported
+                found.append(imported)
+    return found
 
 
 def test_imports_go_down():
+    """A folder without `__init__.py` would be no module, and not be installed."""
+    assert not set(LAYERS) - MODULES.keys()
     upward = []
     for module in MODULES:
         for target in imports(module):
             if LAYERS.index(layer_of(target)) > LAYERS.index(layer_of(module)):
-                upward.append(
-                    f"{module} imports {target}: {layer_of(target)} is above {layer_of(module)}")
+                upward.append(f"{module} imports {target}: {layer_of(target)} is above {layer_of(module)}")
     assert not upward, "\n".join(upward)
 
 
@@ -115,16 +117,8 @@ def test_usage_errors_do_not_import_torch():
         "    try: train.main(words)\n"
         "    except ValueError as error: print(error, 'torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True)
     assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["False"] * 3
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_every_layer_is_there(layer: str):
-    """A folder without `__init__.py` would not be installed."""
-    assert layer in MODULES
 
 
 def test_the_way_from_the_command_to_the_results_gets_no_longer():

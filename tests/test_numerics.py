@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from promptcal.trainers import build_cfg
-from promptcal.trainers.config.settings import setting_words
-from promptcal.trainers.vlm.numerics import Numerics, fixed_numerics, in_parallel
+from promptcal.trainers.vlm.numerics import fixed_numerics
 
 from folders import results_of
 
@@ -25,37 +23,11 @@ def set_threads() -> Iterator[Callable[[int], None]]:
 @pytest.mark.parametrize("trainer", ["SoC", "OTPT"])
 def test_any_number_of_threads_gives_the_same_bits(set_threads, run_method, tmp_path, trainer):
     expected = run_method(trainer, tmp_path / "1")
-    for number in (2, 5):
-        set_threads(number)
-        predictions = run_method(trainer, tmp_path / str(number))
-        assert torch.get_num_threads() == number
-        for name, column in expected.items():
-            assert np.array_equal(predictions[name], column), name
-        results = results_of(tmp_path / str(number))
-        assert results["threads"] == 1
-
-
-def test_pieces_run_on_as_many_cores_as_there_are(set_threads):
     set_threads(3)
-    barrier = threading.Barrier(3)
-
-    def piece(number: int) -> tuple[int, int]:
-        barrier.wait(timeout=20)  # fails unless three run together
-        return number, torch.get_num_threads()
-
-    def thread_of(number: int) -> int:
-        return threading.get_ident()
-
-    def threads_within(number: int) -> list[int]:
-        return in_parallel(thread_of, range(4), CPU)
-
-    with fixed_numerics():
-        assert in_parallel(piece, range(3), CPU) == [(0, 1), (1, 1), (2, 1)]
-        for threads in in_parallel(threads_within, range(2), CPU):
-            assert len(set(threads)) == 1  # no pool inside the pool
-        with pytest.raises(ZeroDivisionError):
-            in_parallel(lambda number: 1 / number, [1, 0, 1, 1], CPU)
-    assert torch.get_num_threads() == 3
+    predictions = run_method(trainer, tmp_path / "3")
+    assert torch.get_num_threads() == 3 and results_of(tmp_path / "3")["threads"] == 1
+    for name, column in expected.items():
+        assert np.array_equal(predictions[name], column), name
 
 
 def test_callers_in_several_threads_get_their_settings_back(set_threads):
@@ -95,17 +67,9 @@ def test_precision_of_products_and_anomaly_detection_are_pinned():
         torch.backends.cudnn.allow_tf32 = allow_tf32
 
 
-def test_numerics_state_what_is_in_use():
-    cfg = build_cfg("SoC", opts=["DEVICE", "cpu", "MODEL.PREC", "bf16"])
-    numerics = Numerics.from_settings(cfg)
-    assert (numerics.device.type, numerics.precision, numerics.tf32) == ("cpu", "bf16", False)
-    assert Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu"])).precision == "fp32"
-
-
-def test_bf16_is_warned_of_and_in_the_label(run_method, tmp_path, caplog):
-    warning = "bf16 has moved probabilities"
-    run_method("ZeroShot", tmp_path / "fp32", "DEVICE", "cpu", "MODEL.PREC", "fp32")
-    assert warning not in caplog.text
-    run_method("ZeroShot", tmp_path / "bf16", "DEVICE", "cpu", "MODEL.PREC", "bf16")
-    assert warning in caplog.text
-    assert setting_words("MODEL.PREC", "bf16") == "bf16 (coarse rounding)"
+def test_bf16_is_warned_of_and_recorded(run_method, tmp_path, caplog):
+    for precision in ("fp32", "bf16"):
+        run_method("ZeroShot", tmp_path / precision, "DEVICE", "cpu", "MODEL.PREC", precision)
+        assert ("bf16 has moved probabilities" in caplog.text) == (precision == "bf16")
+        numerics = results_of(tmp_path / precision)["record"]["numerics"]
+        assert (numerics["precision"], numerics["tf32"]) == (precision, False)

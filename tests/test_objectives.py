@@ -50,15 +50,6 @@ def test_selection_keeps_the_lowest_entropies_and_does_not_prefer_the_plain_view
     assert obj.confident_views(torch.randn(64, 7), 0.1).shape == (6,)
 
 
-def test_dispersion_equals_a_loop():
-    text = unit_rows(7)
-    centroid = sum(text) / 7
-    total = 0
-    for row in text:
-        total += (row - centroid).square().sum().sqrt()
-    torch.testing.assert_close(obj.dispersion(text), total / 7)
-
-
 @pytest.mark.parametrize("classes", [2, 10, 40])
 def test_closed_orthogonality_equals_the_cubic_form(classes):
     text = unit_rows(classes, seed=classes)
@@ -132,8 +123,7 @@ def test_semantic_separation_equals_finite_differences(norm, statistics):
         step = np.zeros(text.shape)
         step[place] = 1e-6
         slope[place] = (value(text.numpy() + step) - value(text.numpy() - step)) / 2e-6
-    separation = partial(
-        obj.semantic_separation, percentile=20, normalisation=norm, statistics=statistics)
+    separation = partial(obj.semantic_separation, percentile=20, normalisation=norm, statistics=statistics)
     ours = gradient(separation, text)
     torch.testing.assert_close(ours, torch.from_numpy(slope), rtol=1e-5, atol=1e-8)
     assert separation(text).item() == pytest.approx(value(text.numpy()))
@@ -173,18 +163,6 @@ def test_live_balance_is_the_printed_loss():
     torch.testing.assert_close(of_loss, 1 - of_fraction.detach())
     torch.testing.assert_close(of_penalty, (2 * 30 * penalty / bounded).detach())
     assert of_loss[0] > 0 > of_loss[2]  # reversed where H < R√λ
-
-
-@pytest.mark.parametrize("function", [
-    obj.dispersion,
-    obj.orthogonality,
-    obj.frobenius_orthogonality,
-    partial(obj.semantic_separation, percentile=20, normalisation="minmax"),
-])
-def test_episodes_of_a_batch_are_independent(function):
-    batch = torch.stack([unit_rows(9, seed=0), unit_rows(9, seed=1), unit_rows(9, seed=2)])
-    for value, text in zip(function(batch), batch, strict=True):
-        torch.testing.assert_close(value, function(text))
 
 
 def test_inverse_weighting_has_the_strongest_effect():

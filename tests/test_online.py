@@ -16,8 +16,9 @@ from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.functional.objectives import class_logits
-from promptcal.trainers.runs.run_dir import RunDir, read_predictions
+from promptcal.trainers.runs.run_dir import read_predictions
 
+from folders import interrupted_at
 from processes import forked
 
 
@@ -75,20 +76,17 @@ def test_batches_and_caches_change_nothing(run, tmp_path, monkeypatch):
     np.testing.assert_allclose(run("batches", "TTA.EPISODES", 5)["logits"], expected, atol=1e-5)
     cache = ("CACHE.DIR", tmp_path / "cache")
     run("tpt", *cache, method="TPT")
-    open_image = "promptcal.datasets.base.open_image"
-    monkeypatch.setattr(open_image, lambda path: pytest.fail("an image was opened"))
+    monkeypatch.setattr("promptcal.datasets.base.open_image", lambda path: pytest.fail("an image was opened"))
     np.testing.assert_allclose(run("cached", *cache)["logits"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("online", "order"), [
-    ("RunningMean", "correlated"), pytest.param("TDA", "random", marks=pytest.mark.slow)])
-def test_kill_9_at_every_write(run, tmp_path, monkeypatch, online, order):
+def test_kill_9_at_every_write(run, tmp_path, monkeypatch):
     """Killed at its fifth write, continued, killed at the fifth of what it does then, to the end.
 
     Before the new file is on disk, and after that but before it has its name.
     """
-    settings = ("TTA.VIEWS", 1, "TTA.SELECT", 1, "TEST.ORDER", order)
-    expected = run("uninterrupted", *settings, method=online)
+    settings = ("TTA.VIEWS", 1, "TTA.SELECT", 1, "TEST.ORDER", "correlated")
+    expected = run("uninterrupted", *settings)
     for call in ("fsync", "replace"):
         kills = 0
         while not (tmp_path / call / "results.json").is_file():
@@ -102,7 +100,7 @@ def test_kill_9_at_every_write(run, tmp_path, monkeypatch, online, order):
 
             with monkeypatch.context() as patch:
                 patch.setattr(os, call, killing)
-                done = forked(lambda folder=call: run(folder, *settings, method=online))
+                done = forked(lambda folder=call: run(folder, *settings))
             assert done.returncode in (0, -signal.SIGKILL), done.stderr
             kills += done.returncode != 0
             assert kills < 20, "no progress"
@@ -112,15 +110,10 @@ def test_kill_9_at_every_write(run, tmp_path, monkeypatch, online, order):
             np.testing.assert_array_equal(predictions[name], column, err_msg=name)
 
 
-def test_a_damaged_state_is_not_used(run, tmp_path, monkeypatch, caplog):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
+def test_a_damaged_state_is_not_used(run, tmp_path, caplog):
     expected = run("uninterrupted")
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDir, "merge", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run("cut")
+    with interrupted_at("cut/parts/state.npz", 3), pytest.raises(KeyboardInterrupt):
+        run("cut")
     state = tmp_path / "cut" / "parts" / "state.npz"
     state.write_bytes(state.read_bytes()[:-40])
     np.testing.assert_array_equal(run("cut")["logits"], expected["logits"])

@@ -332,6 +332,9 @@ def test_a_finished_run_with_other_groups_is_not_shown_as_it_is(skin, tmp_path):
     done = run_tool(*command)
     assert done.returncode == 2
     assert "was made with other data: groups of the images differ" in done.stderr
+    picture(skin / "images" / "c.png", 77, 7)
+    done = run_tool(*command)
+    assert "was made with other data: 1 image changed. Use" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("before", "after", "message"), [

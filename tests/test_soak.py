@@ -66,7 +66,7 @@ def fail_at_write(fault: str, count: int, cache: Path, patch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_soak(clip_file, tmp_path, monkeypatch):
-    images = make_image_folder(tmp_path / "many", images=40)
+    images = make_image_folder(tmp_path / "many", images=15)
     cache = tmp_path / "cache"
     folder = tmp_path / "run"
     draw = random.Random(SECONDS)
@@ -74,20 +74,19 @@ def test_soak(clip_file, tmp_path, monkeypatch):
     def run(method: str, folder: Path) -> dict[str, np.ndarray]:
         cfg = build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder,
-            "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20,
+            "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "TEST.PART", 15, "TTA.EPISODES", 8,
             "CACHE.DIR", cache,
         ])
         build_trainer(cfg).run()
         return read_predictions(folder)
 
     def round(method: str, fault: str) -> None:
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt, UserError):
             fail_at_write(fault, draw.randrange(1, 5), cache, patch)
             if fault == "killed":
                 assert forked(lambda: run(method, folder)).returncode == -signal.SIGKILL
             else:
-                with suppress(KeyboardInterrupt, UserError):
-                    run(method, folder)
+                run(method, folder)
         predictions = run(method, folder)
         for name, column in expected[method].items():
             assert np.array_equal(predictions[name], column), (name, method, fault)
@@ -99,9 +98,8 @@ def test_soak(clip_file, tmp_path, monkeypatch):
     sizes = []
     started = time.monotonic()
     while len(sizes) < 2 or time.monotonic() - started < SECONDS:
-        for method, fault in zip(
-            TUNED, draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED)), strict=True
-        ):
+        faults = draw.sample([*FAULTS, draw.choice(FAULTS)], len(TUNED))
+        for method, fault in zip(TUNED, faults, strict=True):
             round(method, fault)
         for method in PLAIN:
             round(method, "killed")

@@ -206,6 +206,10 @@ def test_a_built_in_method_of_which_other_code_replaces_a_function_is_refused(mo
         with pytest.raises(ConfigError):
             method_source([ZeroShot, SoC])  # as a term that is added to another method
         assert method_source([ZeroShot])
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[SoC.__module__], "balance", lambda *args: 1.0)
+        with pytest.raises(ConfigError, match="^balance of SoC was replaced by other code"):
+            method_source([SoC])
     assert method_source([SoC])["plugin"] == ""
 
 

@@ -1,18 +1,16 @@
 """The packed text tower against OpenAI's own text encoder, in value and gradient; words, tokens and
 their order."""
-from itertools import combinations
 
 import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
-from promptcal.trainers import reference
 from promptcal.trainers.vlm.backbone import check_lengths, initial_context
 from promptcal.trainers.vlm.loading import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import ClassTokenPosition, class_tokens
 from promptcal.trainers.vlm.text_encoder import TextEncoder
-from promptcal.trainers.vlm.text_tower import TextTower, pad_lengths
+from promptcal.trainers.vlm.text_tower import TextTower
 
 from common import classes_at_once, random_clip
 
@@ -27,38 +25,23 @@ def tower_of(model: CLIP, names: list[str], precision: str = "fp32") -> TextTowe
     return TextTower(OpenAIBackbone(model).text, class_tokens(names, TOKENIZER), precision)
 
 
-def openai_features(model: CLIP, ctx_init: str, names: list[str]) -> torch.Tensor:
-    prompts = [f"{ctx_init} {name.replace('_', ' ')}." for name in names]
-    return torch.nn.functional.normalize(model.encode_text(clip.tokenize(prompts)), dim=-1)
+def prompts(ctx_init: str, names: list[str]) -> torch.Tensor:
+    """Tokens of whole prompts, by OpenAI's function."""
+    return clip.tokenize([f"{ctx_init} {name.replace('_', ' ')}." for name in names])
 
 
-@pytest.mark.parametrize(
-    "ctx_init", ["a photo of a", "a", "one two three four five six seven eight"]
-)
-@pytest.mark.parametrize(
-    "names",
-    [NAMES, NAMES[:1], [f"thing {k} of {'many ' * (k % 7)}end" for k in range(300)]],
-    ids=["lengths", "one", "many"],
-)
+MANY = [f"thing {k} of {'many ' * (k % 7)}end" for k in range(200)]
+
+
+@pytest.mark.parametrize("ctx_init", ["a photo of a", "a", "one two three four five six seven eight"])
+@pytest.mark.parametrize("names", [NAMES, MANY], ids=["lengths", "many"])
 def test_features_equal_openais(clip_model, ctx_init, names):
     context = initial_context(OpenAIBackbone(clip_model), ctx_init)[None]
     ours = tower_of(clip_model, names)(context)[0]
-    torch.testing.assert_close(
-        ours, openai_features(clip_model, ctx_init, names), atol=2e-6, rtol=1e-5
-    )
+    theirs = torch.nn.functional.normalize(clip_model.encode_text(prompts(ctx_init, names)), dim=-1)
+    torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
     rounded = tower_of(clip_model, names, "bf16")(context)[0]
     assert rounded.dtype == torch.float32 and (ours * rounded).sum(-1).min() > 0.999
-
-
-def test_gradient_equals_the_plain_path(clip_model):
-    tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in NAMES])
-    context = initial_context(OpenAIBackbone(clip_model), "a photo of a").requires_grad_()
-    grad_text = torch.randn(len(NAMES), 48, generator=torch.Generator().manual_seed(1))
-    text = reference.encode_prompts(clip_model, tokens, context)
-    (plain,) = torch.autograd.grad(text, context, grad_text)
-    text = tower_of(clip_model, NAMES)(context[None])[0]
-    (ours,) = torch.autograd.grad(text, context, grad_text)
-    assert ((ours - plain).norm() / plain.norm()).item() < 1e-5
 
 
 def test_episodes_and_class_specific_contexts_do_not_mix(clip_model):
@@ -90,9 +73,7 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
         start = clip_model.token_embedding(torch.tensor(TOKENIZER.start))
         words = context[k] if class_specific else context
         half = {"end": 5, "middle": 2, "front": 0}[position]
-        row = torch.cat([
-            start, words[:half], name_embeddings[:count], words[half:], name_embeddings[count:],
-        ])
+        row = torch.cat([start, words[:half], name_embeddings[:count], words[half:], name_embeddings[count:]])
         x = row + clip_model.positional_embedding[: len(row)]
         mask = torch.full((len(row), len(row)), -torch.inf).triu(1)
         for layer in clip_model.transformer.resblocks:
@@ -105,46 +86,24 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model, position, class_sp
     grad_text = torch.randn(1, len(NAMES), 48)
     gradients = []
     for group in (0, 2):
-        encoder = TextEncoder(
-            OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group))
+        encoder = TextEncoder(OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group))
         text, vjp = encoder.with_vjp(context[None])
         assert torch.allclose(text[0], expected, atol=1e-5)
         gradients.append(vjp(grad_text))
     assert gradients[0].shape == context[None].shape and torch.allclose(*gradients, atol=1e-4)
 
 
-def test_few_blocks_have_the_least_padding():
-    lengths = [2, 2, 3, 3, 3, 4, 7, 9, 9]
-    assert pad_lengths(lengths, 9) == lengths
-    assert pad_lengths(lengths, 1) == [9] * 9
-    for most in (2, 3, 4):
-        ends = sorted({*lengths})[:-1]
-        tokens = []
-        for cuts in combinations(ends, most - 1):
-            blocks = [*cuts, 9]
-            padded_lengths = []
-            for length in lengths:
-                padded_lengths.append(min(end for end in blocks if end >= length))
-            tokens.append(sum(padded_lengths))
-        padded = pad_lengths(lengths, most)
-        assert sum(padded) == min(tokens) and len({*padded}) == most
-        for length, new in zip(lengths, padded, strict=True):
-            assert length <= new
-
-
 @pytest.mark.parametrize("position", ["end", "middle"])
 def test_padding_changes_nothing(clip_model, monkeypatch, position):
-    """As on a GPU, with one block for all prompts: in value and gradient, alone and fused."""
+    """As on a GPU, with two blocks for all prompts: in value and gradient, alone and fused."""
     context = initial_context(OpenAIBackbone(clip_model), "a photo of a").expand(2, -1, -1)
     tokens = class_tokens(NAMES, TOKENIZER)
     find = ClassTokenPosition.find(position, NAMES, TOKENIZER)
     grad_text = torch.randn(2, len(NAMES), 48)
     results = []
     for is_gpu in (False, True):
-        monkeypatch.setattr(
-            "promptcal.trainers.vlm.text_tower.is_gpu", lambda _, is_gpu=is_gpu: is_gpu
-        )
-        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.BLOCKS_ON_GPU", 1)
+        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.is_gpu", lambda _, is_gpu=is_gpu: is_gpu)
+        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.BLOCKS_ON_GPU", 2)
         tower = TextTower(OpenAIBackbone(clip_model).text, tokens, position=find)
         assert (tower.tokens > sum(map(len, tokens))) == is_gpu
         leaf = context.clone().requires_grad_()
@@ -154,17 +113,6 @@ def test_padding_changes_nothing(clip_model, monkeypatch, position):
             results.append((text, tower(context), gradient))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-4)
-
-
-def test_tokens_of_name_and_context_join_as_in_the_whole_prompt():
-    assert class_tokens(["annual_crop_land"], TOKENIZER) == class_tokens(
-        ["annual crop land"], TOKENIZER
-    )
-    assert clip.clip._tokenizer.decode(class_tokens(["dog"], TOKENIZER)[0]) == "dog . <|endoftext|>"
-    for name, name_tokens in zip(NAMES, class_tokens(NAMES, TOKENIZER), strict=True):
-        expected = clip.tokenize(f"a photo of a {name.replace('_', ' ')}.")[0]
-        ours = [expected[0].item(), *TOKENIZER.encode("a photo of a"), *name_tokens]
-        assert expected[: len(ours)].tolist() == ours and not expected[len(ours) :].any()
 
 
 def test_prompts_that_cannot_work():

@@ -9,7 +9,6 @@ from promptcal.datasets.download.install import missing_archives
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.utils.errors import DataError
 
-from common import run_tool
 from data_roots import IMAGE_DIRS, build
 
 # CoOp's folder of the images -> TPT's.
@@ -62,14 +61,9 @@ def test_split_files_in_the_usual_place(lists, tmp_path):
     dataset = build_dataset("UCF101", tmp_path / "data")
     assert dataset.classnames == names
     dataset.check_files(dataset.test)
-    assert inspect(DATASET_REGISTRY.get("UCF101"), tmp_path / "data").state == "partial"
-
-
-def test_the_split_hash_does_not_depend_on_the_layout(tmp_path):
-    build_as_tpt("UCF101", tmp_path / "data")
     build("UCF101", tmp_path / "coop")
-    hashes = [build_dataset("UCF101", tmp_path / root).test_hash for root in ("data", "coop")]
-    assert hashes[0] == hashes[1]
+    assert dataset.test_hash == build_dataset("UCF101", tmp_path / "coop").test_hash
+    assert inspect(DATASET_REGISTRY.get("UCF101"), tmp_path / "data").state == "partial"
 
 
 def test_what_is_there_instead_is_named(tmp_path, no_internet):
@@ -80,36 +74,23 @@ def test_what_is_there_instead_is_named(tmp_path, no_internet):
     (root / "UCF101" / "Yo_Yo").rename(root / "UCF101" / "yoyo")
     (root / "UCF101" / "Apply_Eye_Makeup").rename(root / "UCF101" / "makeup")
     dataset = build_dataset("UCF101", root)
-    with pytest.raises(DataError, match="UCF101 lies in TPT's layout: .*/UCF101 holds archery, "
-                                        "makeup, split_zhou.*, but not "
-                                        "Apply_Eye_Makeup/image_0001.jpg and the other "
-                                        "images") as error:
+    answer = ("UCF101 lies in TPT's layout: .*/UCF101 holds archery, makeup, split_zhou.*, but not "
+              "Apply_Eye_Makeup/image_0001.jpg and the other images")
+    with pytest.raises(DataError, match=answer):
         dataset.check_files(dataset.test)
-    assert "missing" not in str(error.value)
     split.unlink()
     answer = ("lies in TPT's layout, with images in .*/UCF101; its list split_zhou_UCF101.json "
               "could not be downloaded .* from data/data_splits of your TPT checkout")
-    with pytest.raises(DataError, match=answer) as error:
+    with pytest.raises(DataError, match=answer):
         build_dataset("UCF101", root)
-    assert "missing" not in str(error.value)
     finding = inspect(DATASET_REGISTRY.get("UCF101"), root)
     assert finding.state == "faulty" and "in TPT's layout; needed in" in finding.advice
     for name in ("archery", "makeup", "yoyo"):
         shutil.rmtree(root / "UCF101" / name)
     (root / "UCF101" / "v_Archery_g01.avi").write_bytes(b"RIFF")
-    with pytest.raises(DataError, match="TPT's layout, but .*/UCF101 has no images: it holds "
-                                        "v_Archery_g01.avi"):
+    answer = "TPT's layout, but .*/UCF101 has no images: it holds v_Archery_g01.avi"
+    with pytest.raises(DataError, match=answer):
         build_dataset("UCF101", root)
-    with pytest.raises(DataError, match=f"{root / 'UCF101'} is not the data root: give the folder "
-                                        f"above"):
+    answer = f"{root / 'UCF101'} is not the data root: give the folder above"
+    with pytest.raises(DataError, match=answer):
         build_dataset("UCF101", root / "UCF101")
-
-
-def test_a_run(tmp_path):
-    build_as_tpt("EuroSAT", tmp_path / "data")
-    done = run_tool(
-        "train.py", "--trainer", "ZeroShot", "--dataset-config-file", "eurosat",
-        "--root", tmp_path / "data", "--backbone", "small", "--output-dir", tmp_path / "run",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "EuroSAT lies in TPT's layout" in done.stdout

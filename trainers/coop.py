@@ -33,7 +33,7 @@ from .fewshot.training import PromptLearner, Schedule, random_context, run_epoch
 from .fewshot.training_images import TrainingImages
 from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .runs.make_record import hash_of_protocol, training_section
+from .runs.make_record import dataset_of_prompt, hash_of_protocol, training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.backbone import check_lengths, initial_context
@@ -281,7 +281,7 @@ class CoOp(BaseTrainer):
         stated = ("DATASET.NUM_SHOTS", "OPTIM.MAX_EPOCH")
         return {
             "method": type(self).__name__,
-            "dataset": self.record.data["dataset"],
+            "dataset": dataset_of_prompt(self.cfg, self.record),
             "shots": "all" if shots == -1 else str(shots),
             "seed": str(self.cfg.SEED),
             "epochs": str(epochs_of(self.cfg)),

@@ -13,7 +13,7 @@ from .config.build import require
 from .config.settings import OneOf, Range, Setting, backbone_name
 from .config.table import CLASS_TOKEN_POSITION
 from .registry import TRAINER_REGISTRY
-from .runs.make_record import hash_of_protocol
+from .runs.make_record import dataset_of_prompt, hash_of_protocol
 from .runs.run_dir import Results
 from .tpt import TPT
 from .vlm.prompt_files import TrainingState, checkpoint_path, write_checkpoint
@@ -146,7 +146,7 @@ class FPP(TPT):
         """What the checkpoint says about how the prompt was made."""
         return {
             "method": type(self).__name__,
-            "dataset": self.record.data["dataset"],
+            "dataset": dataset_of_prompt(self.cfg, self.record),
             "seed": str(self.cfg.SEED),
             "epochs": str(self.cfg.TRAINER.FPP.STEPS),
             "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),

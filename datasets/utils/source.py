@@ -156,8 +156,28 @@ def is_replaced(cls: type, name: str) -> bool:
     for owner in cls.__mro__:
         if name in vars(owner):
             functions = [function for key, function in functions_of(owner) if key == name]
-            return not is_plugin(owner) and any(is_of_plugin(function) for function in functions)
+            return not is_plugin(owner) and any(is_foreign(function) for function in functions)
     return False
+
+
+def replaced_functions(cls: type) -> list[str]:
+    """Names of functions of a class of this package, or of its module, that other code replaced."""
+    names = [name for name in vars(cls) if is_replaced(cls, name)]
+    for name, value in vars(sys.modules[cls.__module__]).items():
+        if isinstance(value, FunctionType) and is_foreign(value):
+            names.append(name)
+    return names
+
+
+def is_foreign(function: FunctionType) -> bool:
+    """Whether a function is none that the methods and readers of this package have or import.
+
+    Known by the module's name, because torch, whose decorators they have, may lie anywhere.
+    """
+    module = module_of(function)
+    library = module.partition(".")[0]
+    in_package = f"{module}.".startswith(f"{PACKAGE}.")
+    return not in_package and library != "torch" and library not in sys.stdlib_module_names
 
 
 def is_of_plugin(function: FunctionType) -> bool:

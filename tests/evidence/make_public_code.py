@@ -100,16 +100,8 @@ PUBLIC_CODE = {
 
 
 def enlarge(stored: np.ndarray) -> Tensor:
-    """Pixel values of the views as the image tower takes them.
-
-    Args:
-        stored: uint8, shape (B, V, 3, 16, 16).
-
-    Returns:
-        float32 from 0 to 255, shape (B, V, 3, 64, 64).
-    """
-    pixels = torch.from_numpy(stored).float()
-    pixels = pixels.repeat_interleave(ENLARGEMENT, dim=-2)
+    """Pixel values of uint8 views (B, V, 3, 16, 16) as the image tower takes them: (B, V, 3, 64, 64)."""
+    pixels = torch.from_numpy(stored).float().repeat_interleave(ENLARGEMENT, dim=-2)
     return pixels.repeat_interleave(ENLARGEMENT, dim=-1)
 
 
@@ -130,20 +122,16 @@ def draw_views() -> np.ndarray:
     for classname in ("annual crop land", "river", "forest", "residential area"):
         item = next(item for item in dataset.test if item.classname == classname)
         image = dataset.read_image(item)
-        drawn = make_views(
-            image, index=len(views), count=NUM_VIEWS, size=STORED_SIZE, augmix=False, seed=0)
+        drawn = make_views(image, index=len(views), count=NUM_VIEWS, size=STORED_SIZE, augmix=False, seed=0)
         views.append(drawn.numpy())
     return np.stack(views)
 
 
 def save_small_clip(path: Path) -> str:
-    """Writes the embedded CLIP as a TorchScript archive, the form of OpenAI's weights.
+    """Writes the embedded CLIP as a TorchScript archive, the form of OpenAI's weights; returns their hash.
 
     The public code loads such archives itself. It rounds the weights to fp16 on the way, which
     does not change these.
-
-    Returns:
-        A hash of the weights.
     """
     from promptcal.trainers import load_clip
 
@@ -171,10 +159,7 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def draw_confidences() -> tuple[np.ndarray, np.ndarray]:
-    """Confidences (N,), float32, and whether the predictions are right (N,).
-
-    Some confidences lie on the edges of the 20 bins, some are saturated.
-    """
+    """Confidences (N,), some on edges of the 20 bins, some saturated; and whether predictions are right."""
     rng = np.random.default_rng(0)
     on_edges = np.linspace(0, 1, 21)[1:]
     saturated = 1 - np.float32(10.0) ** -np.arange(3, 9)
@@ -194,11 +179,9 @@ class Recorder:
     """Collects what a public program computes, in the order in which it takes the images."""
 
     def __init__(self, program: types.ModuleType, views: Tensor) -> None:
-        """
-        Args:
-            program: The imported program. Its functions are replaced by ones that call them and
-                note their arguments and results.
-            views: Normalised views (B, V, 3, H, W).
+        """Replaces the program's functions by ones that call them and note arguments and results.
+
+        `views` are normalised, (B, V, 3, H, W).
         """
         self.program = program
         self.views = views
@@ -315,13 +298,6 @@ def record(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Runs a public program on the CPU, in a process of its own.
 
-    Args:
-        method: A key of PUBLIC_CODE.
-        checkout: Folder of its repository.
-        weights: The TorchScript archive.
-        stored_views: See `enlarge`.
-        steps: Number of optimizer steps.
-
     Returns:
         The results by name, see `Recorder.after_accuracy`, and the class names.
     """
@@ -382,18 +358,10 @@ def check_selection(results: dict[str, np.ndarray]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tpt", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--ctpt", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--otpt", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--atpt", type=Path, required=True, metavar="DIR")
-    arguments = parser.parse_args()
-    checkouts = {
-        "TPT": arguments.tpt,
-        "CTPT": arguments.ctpt,
-        "OTPT": arguments.otpt,
-        "ATPT": arguments.atpt,
-    }
-    if not (arguments.otpt / "clip" / "bpe_simple_vocab_16e6.txt.gz").exists():
+    for method in PUBLIC_CODE:
+        parser.add_argument(f"--{method.lower()}", dest=method, type=Path, required=True, metavar="DIR")
+    checkouts = vars(parser.parse_args())
+    if not (checkouts["OTPT"] / "clip" / "bpe_simple_vocab_16e6.txt.gz").exists():
         raise SystemExit("O-TPT's repository lacks clip/bpe_simple_vocab_16e6.txt.gz: copy TPT's")
 
     views = draw_views()
@@ -410,8 +378,7 @@ def main() -> None:
         for method, public in PUBLIC_CODE.items():
             made_with[public.repository] = unmodified_commit(checkouts[method])
             for steps in STEPS:
-                results, classnames = in_new_process(
-                    record, method, checkouts[method], weights, views, steps)
+                results, classnames = in_new_process(record, method, checkouts[method], weights, views, steps)
                 check_selection(results)
                 arrays.setdefault("classnames", np.array(classnames))
                 if list(arrays["classnames"]) != classnames:
@@ -420,8 +387,7 @@ def main() -> None:
                     arrays[f"{method}/{steps}/{name}"] = array
     arrays["ece/confidence"] = confidence
     arrays["ece/correct"] = correct
-    arrays["ece/value"] = np.array(
-        in_new_process(record_ece, checkouts["CTPT"], confidence, correct))
+    arrays["ece/value"] = np.array(in_new_process(record_ece, checkouts["CTPT"], confidence, correct))
     arrays["made_with"] = np.array(json.dumps(made_with))
     np.savez_compressed(OUTPUT, **arrays)
     print(f"{OUTPUT}: {OUTPUT.stat().st_size / 1000:.0f} kB")

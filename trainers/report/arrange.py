@@ -12,7 +12,17 @@ from typing import Any
 from ..config.settings import setting_title
 from ..registry import ZERO_SHOT, method_info
 from ..runs.record import RunRecord, canonical_json, group_records
-from .grid import OF_ZERO_SHOT, Column, Grid, conditions, grid_of, make_columns, record_of, value_of
+from .grid import (
+    OF_ZERO_SHOT,
+    Column,
+    Grid,
+    conditions,
+    grid_of,
+    is_learnt_and_trained,
+    make_columns,
+    record_of,
+    value_of,
+)
 from .grid_notes import grid_notes
 from .measure import Measured
 from .sentences import (
@@ -341,12 +351,7 @@ def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list
     return untuned
 
 
-def is_learnt_and_trained(measured: Measured) -> bool:
-    """Whether it is a trained method that was given its prompt.
 
-    Its zero-shot predictions are of a hand-written prompt that its record does not state.
-    """
-    return starts_from_prompt(measured.record) and method_info(measured.run.trainer).trained
 
 
 def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:

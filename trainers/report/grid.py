@@ -544,6 +544,14 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
     return None
 
 
+def is_learnt_and_trained(measured: Measured) -> bool:
+    """Whether it is a trained method that was given its prompt.
+
+    Its zero-shot predictions are of a hand-written prompt that its record does not state.
+    """
+    return starts_from_prompt(measured.record) and method_info(measured.run.trainer).trained
+
+
 def conditions(record: RunRecord) -> str:
     """All that zero-shot predictions depend on, as text: equal for runs that share them."""
     fields = [record.key("column"), record.key("table"), canonical_json(record.model["prompt"]),

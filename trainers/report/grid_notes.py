@@ -7,7 +7,7 @@ from itertools import combinations
 from ...datasets.utils.cli import counted
 from ..registry import method_info
 from ..runs.record import WORDS, RunRecord
-from .grid import Column, Grid, Row, conditions, may_be_of_1_0
+from .grid import Column, Grid, Row, conditions, is_learnt_and_trained, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
 from .sentences import FIELD_WORDS, joined_with_and, listed
 
@@ -263,6 +263,8 @@ def zero_shot_notes(grid: Grid) -> list[str]:
         by_conditions: dict[str, dict[str, list[str]]] = {}
         for row, cell in grid.cells_on(column):
             for measured in cell:
+                if is_learnt_and_trained(measured):
+                    continue
                 if measured.run.has_zero_shot and measured.skipped == 0:
                     accuracy = float(measured.zero_shot_metrics["accuracy"].value)
                     # Another type of device may differ in the last bits.

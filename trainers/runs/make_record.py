@@ -18,8 +18,8 @@ from ...datasets.utils.source import (
     hash_files,
     imported_files,
     is_plugin,
-    is_replaced,
     plugin_source,
+    replaced_functions,
     source_file,
 )
 from ..config.build import dataset_file_of
@@ -127,9 +127,21 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
     metadata = read_metadata(path)
     protocol = prompt_protocol(path, cfg.PROMPT.LABEL, metadata, names)
     learnt_on = metadata.get("dataset", "")
+    names.append(dataset_label(cfg.DATASET.NAME, cfg.DATASET.ROOT))  # as `dataset_of_prompt` says
     if method_key(learnt_on) in {method_key(name) for name in names}:
         learnt_on = ""
     return PromptFacts(hash=digest, protocol=protocol, learnt_on=learnt_on)
+
+
+def dataset_of_prompt(cfg: CfgNode, record: RunRecord) -> str:
+    """The name of the data set on which a run learns a prompt, as its checkpoint states it.
+
+    All folders of a user's images have one reader, so such a set is known by its folder's name.
+    """
+    name = str(record.data["dataset"])
+    if run_name(name, cfg.DATASET.ROOT) != name:
+        return dataset_label(name, cfg.DATASET.ROOT)
+    return name
 
 
 def make_record(facts: RunFacts) -> RunRecord:
@@ -306,12 +318,11 @@ def method_source(classes: Sequence[type]) -> dict[str, str]:
         for cls in method.__mro__:
             if cls is object or is_plugin(cls) or cls.__module__ == LIFE_CYCLE:
                 continue
-            for name in vars(cls):
-                if is_replaced(cls, name):
-                    raise ConfigError(
-                        f"{name} of {cls.__name__} was replaced by other code, so it is no longer "
-                        f"that method: derive a class from {cls.__name__} and define {name} there"
-                    )
+            for name in replaced_functions(cls):
+                raise ConfigError(
+                    f"{name} of {cls.__name__} was replaced by other code, so it is no longer that "
+                    f"method: derive a class from {cls.__name__} and define what it does there"
+                )
             path = source_file(cls)
             if path is not None:
                 # Files of this package are known without links, as FORMULAS is.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -104,7 +105,7 @@ def find_loader(name: str) -> tuple[ModuleType | None, str]:
 
 
 def load_clip(
-    name: str, device: str | torch.device = "auto", expected_hash: str = ""
+    name: str | Path, device: str | torch.device = "auto", expected_hash: str = ""
 ) -> CLIP | Backbone:
     """Loads a CLIP by name: fp32, frozen, in eval mode. See `load_backbone` for the arguments.
 
@@ -119,7 +120,7 @@ def load_clip(
 
 @fixed_numerics()
 def load_backbone(
-    name: str, device: str | torch.device = "auto", expected_hash: str = ""
+    name: str | Path, device: str | torch.device = "auto", expected_hash: str = ""
 ) -> Backbone:
     """Loads a backbone by name: fp32, frozen, in eval mode.
 
@@ -131,6 +132,7 @@ def load_backbone(
         device: The device of the loaded model; "auto" = the GPU if there is one.
         expected_hash: An earlier `weights_hash` that the files must still have; "" = any.
     """
+    name = os.fspath(name)  # a path may be given as a Path
     loader, rest = find_loader(name)
     before = expected_hash or weights_hash(name)
     if isinstance(device, str):
