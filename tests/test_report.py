@@ -202,3 +202,11 @@ def test_nothing_to_report_is_one_line_with_status_2(tmp_path):
     (make_run(tmp_path) / "predictions.npz").unlink()
     with pytest.raises(DataError, match="no run could be measured"):
         report_on(tmp_path)
+
+
+def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
+    prompt = {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "p0", "position": "end"}
+    make_run(tmp_path, "SoC", changes={"model.prompt": prompt})
+    main, = compared(tmp_path)
+    assert labels(main) == ["CoOp, 2 shots, untuned", "SoC, CoOp 2 shots"]
+    assert "CoOp, 2 shots, untuned has" in verdict_of(main).sentence
