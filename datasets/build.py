@@ -98,7 +98,7 @@ def build_dataset(
     """Reads a registered data set and selects what a run needs of it.
 
     Args:
-        name: The registered name, such as UCF101.
+        name: The registered name in any spelling, such as UCF101, or that of its file, such as dtd.
         root: The folder of the data sets; for a user's own images their folder.
         options: The part of the data set that is read; by default all of it.
         changes: Options by name, such as `num_shots=4`, which replace those of `options`.
@@ -109,6 +109,8 @@ def build_dataset(
     options = replace(options, **changes)
     options.check()
     settings = options.settings()
+    if name not in DATASET_REGISTRY:
+        name = DATASET_REGISTRY.find(name) or name
     dataset = read_dataset(name, root, options)
     if options.image_list:
         select_images(dataset, options.image_list)

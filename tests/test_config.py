@@ -127,6 +127,7 @@ def test_values_take_the_type_of_their_key(tmp_path, key, text, value):
     (["TTA.JACOBIAN_GB", 10],
      "is no longer a setting: use TTA.JACOBIAN on, which has no limit of memory, or off"),
     (["DATASET.LABEL", "a\nb"], "it must be a name of up to 80 printable characters"),
+    (["DATASET.LABEL", "Average"], "not Average"),
     (["DATASET.NAME", "UFC101"], "unknown data set 'UFC101'. Did you mean 'UCF101'?"),
     (["PROMPT.CTX_INIT", "a photo of {}"], "the class name follows"),
     (["TRAINER.NAME", "Sock"], "unknown trainer 'Sock'. Did you mean 'SoC'?"),

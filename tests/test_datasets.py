@@ -43,6 +43,11 @@ def test_names_are_registered_once_and_unknown_ones_get_the_nearest():
         DATASET_REGISTRY.register()(DATASET_REGISTRY.get("UCF101"))
 
 
+def test_names_are_found_in_any_spelling(textures):
+    for name in ("DescribableTextures", "describable_textures", "dtd"):
+        assert type(build_dataset(name, textures)).__name__ == "DescribableTextures"
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"subsample_classes": "bases"}, "it must be all, base or new"),
     ({"num_shots": 0}, "NUM_SHOTS is 0"), ({"num_shots": -2}, "NUM_SHOTS is -2"),

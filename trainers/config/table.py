@@ -21,6 +21,7 @@ CLASS_TOKEN_POSITION = "TRAINER.COOP.CLASS_TOKEN_POSITION"
 EVERY_IMAGE = ("image", "1")  # values of TTA.RESET with which nothing is carried to the next image
 MEAN, SIMILARITY = "mean", "similarity"  # PROMPT.ENSEMBLE
 LONGEST_LABEL = 80
+AVERAGE = "Average"  # the column of averages in tables
 
 
 # When a setting has an effect. These functions return "" if it has one, else what to do to give it
@@ -186,9 +187,9 @@ def is_openai(settings: Settings) -> bool:
 # Checks of single values.
 
 def is_label(value: object) -> bool:
-    """Whether a text fits into a table."""
+    """Whether a text fits into a table, and is not the name of a column that tables add."""
     text = str(value)
-    return len(text) <= LONGEST_LABEL and text.isprintable()
+    return len(text) <= LONGEST_LABEL and text.isprintable() and text != AVERAGE
 
 
 def is_number_of_shots(value: object) -> bool:
@@ -353,8 +354,8 @@ def show_terms(terms: object) -> str:
 SEVERAL_VIEWS = "methods that use several views, such as TPT and VTE"
 SELECTING = "methods that select views, such as TPT and VTE"
 GRADIENTS = "methods that tune by gradients, such as TPT, RTPT and TPS"
-LABEL = Check(is_label, f"a name of up to {LONGEST_LABEL} printable characters",
-              good=("", "Garden birds"), bad=("a\nb", "x" * (LONGEST_LABEL + 1)))
+LABEL = Check(is_label, f"a name of up to {LONGEST_LABEL} printable characters, not {AVERAGE}",
+              good=("", "Garden birds"), bad=("a\nb", "x" * (LONGEST_LABEL + 1), AVERAGE))
 ON_OFF_AUTO = OneOf(("auto", "on", "off"))
 
 TABLE: Sequence[Setting] = (

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..config.table import AVERAGE
 from ..functional import calibration as cal
 from ..registry import method_info, method_key, registered_name
 from . import published as paper
@@ -487,9 +488,9 @@ def published_average(
         return None
     datasets = [str(column.record.data["dataset"]) for column in columns]
     averaged = paper.tables_of(source)[first.table]["columns"]
-    if sorted([*datasets, paper.AVERAGE]) != sorted(averaged):
+    if sorted([*datasets, AVERAGE]) != sorted(averaged):
         return None
-    return paper.find(first.table, first.metric, first.method, paper.AVERAGE)
+    return paper.find(first.table, first.metric, first.method, AVERAGE)
 
 
 def published_lines(

@@ -16,6 +16,7 @@ import numpy as np
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
+from ..config.table import AVERAGE
 from ..registry import method_info
 from ..runs.record import RunRecord, canonical_json, group_records
 from .arrange import by_backbone, sort_key, swept_keys
@@ -507,7 +508,7 @@ def choice_table(
         tried += [*tried_notes(candidates), *candidates.notes, *failed_notes(candidates)]
     labels = [column.label for column in columns]
     if has_average:
-        labels.append("Average")
+        labels.append(AVERAGE)
     notes = rule_notes(criterion)
     if len(columns) < 2:
         notes.append("Other data sets: at least two data sets are needed.")

@@ -15,7 +15,6 @@ from ..runs.record import RunRecord
 
 FILE = CONFIGS / "experiments" / "published.json"
 BASELINE = "otpt"  # the method that the paper's differences refer to
-AVERAGE = "Average"
 # The protocol of a prompt that CoOp has learnt from some shots in its usual number of epochs, which
 # is not stated then.
 COOP_PROMPT = re.compile(r"CoOp \d+ shots?( \((?!epochs ).*\))?")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...datasets.utils.cli import counted
+from ..config.table import AVERAGE
 from ..functional.intervals import Interval
 from .cells import (
     Entries,
@@ -96,7 +97,7 @@ def results_table(
     has_average = len(common) > 1
     labels = [grid.column_label(column) for column in grid.columns]
     if has_average:
-        labels.append("Average")
+        labels.append(AVERAGE)
     blocks = []
     sources: list[str] = []
     baselines: list[Row] = []

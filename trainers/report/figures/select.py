@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from ....datasets.utils.cli import counted
 from ....datasets.utils.errors import one_line
+from ...config.table import AVERAGE
 from ...functional.arrays import Array, ArrayLike
 from ...functional.calibration import selective
 from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
@@ -262,7 +263,7 @@ def sals_groups(grid: Grid) -> dict[str, dict[MethodInfo, BeforeAfter]]:
         sets[grid.column_label(column)] = [column]
     common = grid.common_columns()
     if len(common) > 1:
-        sets["Average"] = common
+        sets[AVERAGE] = common
     groups = {}
     for label, columns in sets.items():
         pairs = {}
