@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
+from promptcal.trainers.config.table import AVERAGE
 from promptcal.trainers.registry import method_key
 from promptcal.trainers.report import published
-from promptcal.trainers.report.published import AVERAGE, BASELINE, SOC, Cell
+from promptcal.trainers.report.published import BASELINE, SOC, Cell
 
 
 @dataclass(frozen=True)
