@@ -111,7 +111,7 @@ def test_a_jacobian_left_between_kill_and_resume_changes_nothing(run_method, tmp
     assert np.array_equal(resumed["logits"], without["logits"])
 
     with monkeypatch.context() as patched:
-        patched.setattr("promptcal.trainers.tpt.decide_jacobian", lambda *_: True)
+        patched.setattr("promptcal.trainers.engine.jacobian.jacobian_pays_off", lambda *_: True)
         stop_after_first_part(tmp_path / "begun")
     continued = run_method("SoC", tmp_path / "begun", *cached)
     assert np.array_equal(continued["logits"], with_jacobian["logits"])

@@ -206,5 +206,5 @@ def test_severities_are_drawn_from_the_larger_of_two_sets_of_images(tmp_path):
     plotted = {run.record.data["severity"]: 100 * run.value("ece") for run in runs if run.n == 200}
     assert dict(zip(errors.get_xdata(), errors.get_ydata(), strict=True)) == pytest.approx(plotted)
     assert "Test images of each: 200." in figure.caption
-    left_out = "Left out: CIFAR-10-C fog 1, 40 images, CIFAR-10-C fog 5, 40 images."
+    left_out = "Left out: CIFAR-10-C fog 1, 40 images; CIFAR-10-C fog 5, 40 images."
     assert figure.caption.endswith(left_out)
