@@ -110,7 +110,7 @@ def build_dataset(
     options.check()
     settings = options.settings()
     if name not in DATASET_REGISTRY:
-        name = DATASET_REGISTRY.find(name) or name
+        name = DATASET_REGISTRY.find(str(name)) or name
     dataset = read_dataset(name, root, options)
     if options.image_list:
         select_images(dataset, options.image_list)
