@@ -282,8 +282,8 @@ class TPT(BaseTrainer):
         if moments is not None:
             optimizer.state[context] = moments  # continues where the image before it ended
 
-        # In the first step all episodes share the text features, which are constant in a run: the
-        # text tower runs neither forward nor, with a Jacobian, backward.
+        # In the first step all episodes share the text features of `start`, which are computed
+        # already: the text tower runs neither forward nor, with a Jacobian, backward.
         result = self.text_gradient(start.text, selected_views, plain_logits)
         context.grad = start.gradient(result.gradient)
         optimizer.step()
@@ -372,13 +372,13 @@ def adapt_within_memory(
 
         # The budget is read at each attempt, because `halve` changes it. Default values bind the
         # images of this turn of the loop.
-        def adapt_next(rest: Tensor = rest) -> Adapted:
+        def adapt_first(rest: Tensor = rest) -> Adapted:
             return adapt(rest[: budget.episodes])
 
         def halve(images: int = len(rest)) -> str:
             return budget.halve_episodes(min(images, budget.episodes))
 
-        parts.append(retry_on_oom(halve, adapt_next))
+        parts.append(retry_on_oom(halve, adapt_first))
         done += len(parts[-1].logits)
     return Adapted.join(parts)
 
@@ -442,8 +442,8 @@ class Term:
         """Computes penalty and gradient at text features (..., K, d); None if there is no penalty.
 
         A penalty depends on no image. Features (K, d) that all episodes share are those of the
-        initial prompt, the same in the whole run: their penalty is computed once, which matters for
-        thousands of classes.
+        context that they start from. It is the same in the whole run unless the method is online,
+        so their penalty is computed once, which matters for thousands of classes.
         """
         is_shared = text.dim() == 2
         if is_shared and id(text) in self.shared:
@@ -485,7 +485,7 @@ def find_regulariser(name: str) -> type[TPT]:
 
 
 def require_lambda(method: type[TPT], cfg: CfgNode) -> None:
-    """Refuses a regulariser for other methods that has no λ, which TRAINER.REGULARISERS replaces.
+    """Refuses a regulariser without LAMBDA, the setting that TRAINER.REGULARISERS replaces.
 
     Args:
         method: The class that defines the penalty.

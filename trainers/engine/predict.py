@@ -177,10 +177,10 @@ class Predictor:
         missing = self.dist.broadcast(missing)
         if missing and self.store.files is not None:
             self.store.fill(self.store.files, self.dist)
-        trainer = self.cfg.TRAINER.NAME
-        folders = event_folders(self.run_dir.path, trainer)
+        trainer_name = self.cfg.TRAINER.NAME
+        folders = event_folders(self.run_dir.path, trainer_name)
         with Progress(
-            trainer, len(self.data.indices), self.cfg.TEST.BINS, folders, finished,
+            trainer_name, len(self.data.indices), self.cfg.TEST.BINS, folders, finished,
             shown=self.dist.is_main,
         ) as progress:
             if missing:
@@ -324,7 +324,7 @@ class PartWriter:
         """
         self.predictor = predictor
         self.progress = progress
-        self.rows: list[Columns] = []  # columns of each batch of the part so far
+        self.batch_columns: list[Columns] = []  # of each batch of the part so far
         self.started = time.perf_counter()  # when the last batch had been read
 
     def add(self, launched: LaunchedBatch) -> None:
@@ -334,12 +334,12 @@ class PartWriter:
         now = time.perf_counter()
         columns["seconds"] = np.array([now - self.started])
         self.started = now
-        self.rows.append(columns)
+        self.batch_columns.append(columns)
         self.progress.advance(columns)
         if not launched.batch.ends_part:
             return
-        part = concatenate(self.rows)
-        self.rows = []
+        part = concatenate(self.batch_columns)
+        self.batch_columns = []
         for name, column in launched.part_columns.items():
             part[name] = column.cpu().numpy()
         predictor.run_dir.write_part(launched.batch.part, part)
@@ -379,26 +379,26 @@ def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Ada
     """Returns a method's predictions, before any number of them has been read from the device.
 
     Classes of one name get equal logits. An image with a number that is not finite gets its
-    zero-shot prediction. An online method sees its images one by one, so that the
-    number of images adapted at once changes nothing.
+    zero-shot prediction. An online method sees its images one by one, so that the number of images
+    adapted at once changes nothing.
 
     Args:
         method: The method.
         views: Unit view features (B, V, d) of B images.
         names: Names of the images, for messages.
     """
-    trainer = type(method).__name__
+    method_name = type(method).__name__
     try:
         batches = views.split(1) if method.online else [views]
         adapted = Adapted.join([method.adapt(batch) for batch in batches])
-        adapted.check_shapes(trainer, len(views), len(method.clip.classnames), names)
+        adapted.check_shapes(method_name, len(views), len(method.clip.classnames), names)
         return adapted.with_equal_logits(method.clip.first_of_name).with_fallback()
     except Exception as error:  # a user's own method may raise anything
         if isinstance(error, UserError) or machine_fault(error):
             raise
         reason = one_line(f"{type(error).__name__}: {error}, {place_of(error)}")
-        raise UserError(f"{trainer} failed at {names[0]} ({reason}): fix the method and run the "
-                        f"command again; finished parts are kept") from error
+        raise UserError(f"{method_name} failed at {names[0]} ({reason}): fix the method and run "
+                        f"the command again; finished parts are kept") from error
 
 
 def place_of(error: Exception) -> str:
