@@ -14,7 +14,8 @@ from .utils.errors import DataError, first_five
 
 logger = logging.getLogger(__name__)
 
-# By archive of ImageNet-C. `extra` is not part of the fifteen of which published averages are made.
+# The corruptions, by archive of ImageNet-C. `extra` is not part of the fifteen of which published
+# averages are made.
 GROUPS = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
     "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),

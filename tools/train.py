@@ -31,8 +31,8 @@ from promptcal.trainers.config.table import TABLE
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 
-# Flags of CoOp's train.py -> the settings that they stand for. These decide whether a flag is
-# ignored or refused.
+# Flags of CoOp's train.py -> the settings that they stand for. They are ignored or refused like the
+# same settings in a yaml file, see trainers/config/dassl_compat.py.
 COOP_FLAGS = {
     "--source-domains": "DATASET.SOURCE_DOMAINS", "--target-domains": "DATASET.TARGET_DOMAINS",
     "--transforms": "INPUT.TRANSFORMS", "--head": "MODEL.HEAD.NAME",
@@ -55,7 +55,7 @@ class Sweep(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs a trainer for each value of a sweep and each seed, and prints the tables of results.
+    """Runs the command: prints the list of settings, or makes the runs.
 
     Args:
         argv: The arguments of the command; None = those of this process.
@@ -89,6 +89,7 @@ def run_all(args: argparse.Namespace) -> None:
         check_sweep(configs, len(seeds_to_run))
     if len(configs) > 1:
         check_folders(configs, len(seeds_to_run))
+    # All limits above the number of images are one run. That number takes reading the data.
     if args.sweep and args.sweep.key == "TEST.LIMIT":
         check_sweep(configs, len(seeds_to_run), {"TEST.LIMIT": images_to_limit(configs[0])})
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.

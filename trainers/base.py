@@ -217,7 +217,7 @@ class BaseTrainer:
         return results
 
     def asked_run(self, overwrite: bool = False) -> AskedRun:
-        """Returns the run in the form in which its folder is asked for it."""
+        """Returns what the content of the run's folder is compared with, for `RunDir.open`."""
         listing = self.listing
         return AskedRun(self.record, listing, self.cfg.dump(), overwrite, self.log_name)
 

@@ -63,7 +63,8 @@ __all__ = [
 ]
 
 MAX_LENGTH = 100  # characters of a part of a run folder's path
-SHOTS = re.compile(r"(.+) (\d+ shots?)")  # the label of a learnt prompt, such as `CoOp 2 shots`
+# The label of a learnt prompt, such as `CoOp 2 shots`, which vlm/prompt_protocol.py makes.
+SHOTS = re.compile(r"(.+) (\d+ shots?)")
 
 Resolved = Mapping[str, object]  # what defaults stand for, known from model and data: {KEY: value}
 

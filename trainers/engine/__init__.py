@@ -1,1 +1,1 @@
-"""Prediction of many images: view features and their cache, tuning, memory limits."""
+"""Prediction of many images: view features, caches on disk, the Jacobian, carried contexts."""

@@ -1,1 +1,1 @@
-"""One run: its directory, lock, parts, progress and summary."""
+"""One run: its record, folder, parts, progress and summary."""

@@ -54,8 +54,9 @@ LISTING = "listing.json"  # the images of an unfinished run, to say what has cha
 RECORD_ID = "run"  # array in parts and states: the id of the record that they belong to
 TIED_FILES = ("predictions.npz", "config.yaml")  # files whose hashes are in results.json
 RUN_FILES = (FILE_NAME, "config.yaml", "log.txt", "predictions.npz", RESULTS_FILE)
+# Files beside `parts` of which a killed process may leave an unfinished version.
 RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.npz")
-# What a run writes into `parts`, and files that writing leaves when a process is killed.
+# What a run writes into `parts`.
 PART_FILE = re.compile(r"\d{7,}-\d{7,}\.npz|state\.npz|training\.pt|listing\.json")
 EVENTS_FILE = re.compile(r"events\.out\.tfevents\..+")
 PROMPT_FILE = re.compile(r"model.*\.pth\.tar.*|checkpoint")
@@ -63,6 +64,7 @@ EVENTS = "tensorboard"  # the folder of a run's curves
 PROMPTS = "prompt_learner"  # the folder of the prompt that a run makes
 # What the folders of a run hold, at any depth.
 FILES_OF_FOLDER = {"parts": PART_FILE, EVENTS: EVENTS_FILE, PROMPTS: PROMPT_FILE}
+# What a killed process leaves of a file that it was writing, with the name of that file.
 UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
 # Files that do not make a folder somebody else's: a damaged record, locks, files of the system.
 HARMLESS_FILE = re.compile(
@@ -78,7 +80,7 @@ REMEDY = "Use TAG (without --output-dir), --overwrite or another --output-dir."
 
 @dataclass(frozen=True, eq=False)
 class AskedRun:
-    """A run that is asked for, before anything is known of its folder.
+    """A run that is to be made, with which the content of its folder is compared.
 
     Attributes:
         record: The record, which states what the predictions depend on.
@@ -217,8 +219,8 @@ class RunDir:
         if not self.has_parts:
             self.remove_parts()
             if recorded is not None and recorded.is_same(asked.record, "resume"):
-                # The same run, with the defaults that it began with: --resume does not know those
-                # of a data set's yaml that is the user's own.
+                # The same run. It keeps its record, because `changed` compares with the defaults
+                # that it began with: --resume does not know those of a user's own data set yaml.
                 asked = replace(asked, record=recorded.renamed(asked.record.names))
             elif recorded is not None:
                 remove_folder(self.path / EVENTS)  # TensorBoard would mix curves of two runs
@@ -342,7 +344,7 @@ class RunDir:
         return results
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Gives a finished run that is called again with other labels the new names, nothing else.
+        """Updates the names of a finished run that is started again with other labels.
 
         results.json is the file that counts, so it is written first. Names in record.json and
         predictions.npz may be older.
