@@ -8,7 +8,7 @@ import pytest
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers.report.load import read_run
-from promptcal.trainers.report.sentences import column_words
+from promptcal.trainers.report.words import column_words
 
 from common import run_tool
 from data_roots import classnames_of, file_names_of, groups_of, labels_of, picture, refused

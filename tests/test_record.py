@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.report.sentences import FIELD_WORDS, STATE_SETTINGS
+from promptcal.trainers.report.words import FIELD_WORDS, STATE_SETTINGS
 from promptcal.trainers.runs.record import PURPOSES, WORDS, RunRecord, describe_difference, group_records
 from safetensors.torch import save_file
 

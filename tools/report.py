@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Imported here because they import torch, which a usage error need not wait for.
     from promptcal.trainers.report.core import Additions, write_report
     from promptcal.trainers.report.layout import default_layout
-    from promptcal.trainers.report.sentences import plain_text
     from promptcal.trainers.report.table import terminal
+    from promptcal.trainers.report.words import plain_text
 
     log_to_terminal()
     layout = default_layout(

@@ -22,7 +22,7 @@ from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.datasets.utils.files import read_json
 from promptcal.trainers.config.settings import event_folder, setting_words, zero_shot_event_folder
 from promptcal.trainers.registry import ZERO_SHOT, method_info
-from promptcal.trainers.report.sentences import difference_words, plain_text
+from promptcal.trainers.report.words import difference_words, plain_text
 from promptcal.trainers.runs.record import FILE_NAME, RunRecord
 
 EVENTS = "tensorboard"  # the folder of a run's event files

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .layers import declared_rows
 from .registry import TRAINER_REGISTRY, method_info, registered_name
-from .setting import Setting
+from .schema import Setting
 from .table import SHARED, TABLE
 
 FIRST_TITLE = "## Shared settings"  # the first of the tables in the README

@@ -41,7 +41,7 @@ from .registry import (
     method_settings,
     registered_name,
 )
-from .setting import Setting, undeclared_setting
+from .schema import Setting, undeclared_setting
 from .table import SHARED
 
 # `configs` is next to `trainers`, in a checkout and in an installed package.

@@ -11,7 +11,7 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.registry import Registry
 from ...datasets.utils.source import is_plugin
-from .setting import Setting
+from .schema import Setting
 
 PACKAGE = __name__.removesuffix(".config.registry")  # the package of the trainers
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parents[1], PACKAGE)

@@ -18,7 +18,7 @@ from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import flatten, read_regular
 from .layers import Config, declared_rows, default_settings, get_cfg_default
 from .registry import TRAINER_REGISTRY, branch_of, method_info, method_key, method_settings
-from .setting import (
+from .schema import (
     PREDICTION_ROLES,
     Check,
     OneOf,

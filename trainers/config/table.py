@@ -14,7 +14,7 @@ from ...datasets.columns import canonical_columns, is_column_choice
 from ...datasets.views.geometry import OPENAI_MEAN, OPENAI_STD
 from ..functional import BINS
 from .registry import MethodInfo, method_key
-from .setting import Check, OneOf, Range, Role, Setting, Settings, plain_number
+from .schema import Check, OneOf, Range, Role, Setting, Settings, plain_number
 
 # CoOp's key, but every method that starts from a learnt prompt reads it.
 CLASS_TOKEN_POSITION = "TRAINER.COOP.CLASS_TOKEN_POSITION"

@@ -21,8 +21,8 @@ from ..registry import ZERO_SHOT
 from ..report.grid import Grid
 from ..report.measure import Measured
 from ..report.published import is_published_data
-from ..report.sentences import listed
 from ..report.table import Entry, RowBlock, Table, TableRow, text_entry
+from ..report.words import listed
 
 FILE = CONFIGS / "experiments" / "reruns.json"
 BINS = 20  # of the logs

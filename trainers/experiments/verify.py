@@ -23,9 +23,9 @@ from ..report.grid_notes import failure_notes
 from ..report.measure import Measured
 from ..report.metrics import METRICS
 from ..report.report_tables import entries_of
-from ..report.sentences import listed
 from ..report.table import Entry, RowBlock, Table, TableRow, text_entry
 from ..report.verdict import Verdict
+from ..report.words import listed
 from ..runs.record import RunRecord
 from ..vlm.loading import SMALL
 from ..vlm.small import card_results

@@ -33,7 +33,7 @@ from ..functional.calibration import sals
 from ..functional.objectives import class_logits, entropy
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
 from ..report.page import data_uri
-from ..report.sentences import plain_text
+from ..report.words import plain_text
 from ..runs.record import value_label
 from ..runs.run_dir import batched
 from ..tpt import TPT

@@ -25,13 +25,7 @@ from .grid import (
 )
 from .grid_notes import grid_notes
 from .measure import Measured
-from .sentences import (
-    PROMPT,
-    backbone_words,
-    is_untuned_prompt,
-    joined_with_and,
-    starts_from_prompt,
-)
+from .words import PROMPT, backbone_words, is_untuned_prompt, joined_with_and, starts_from_prompt
 
 DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
 # Settings that the field `method.stream` of a record states too

@@ -32,9 +32,9 @@ from .grid import (
 )
 from .measure import MOST_FAILURES, Measured, mean_over_seeds
 from .metrics import METRICS, ranking_metrics
-from .sentences import difference_words, listed
 from .table import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, text_entry
 from .validation import ValidationRuns, ValidationScores, images_of
+from .words import difference_words, listed
 
 SHORT_NAMES = {"λ": "LAMBDA", "δ": "DELTA"}
 Cell = dict[str, list[Measured]]  # value as JSON text -> test runs, one per seed

@@ -35,7 +35,6 @@ from .page import PageContent, Thumbnails, render_page
 from .pairs import Pair, PairTests, pairs_table
 from .published import bibliography
 from .report_tables import further_tables, main_tables, results_table
-from .sentences import column_words, joined_with_or
 from .table import (
     LATEX_HEAD,
     LATEX_SOURCES,
@@ -48,6 +47,7 @@ from .table import (
 )
 from .validation import ValidationRuns
 from .verdict import Verdict, judge
+from .words import column_words, joined_with_or
 
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
 MODULE = re.compile(r"[\w.]+")  # what `--plugin` takes

@@ -27,7 +27,7 @@ from ..runs.record import (
     value_label,
 )
 from .measure import Measured, mean_over_seeds
-from .sentences import (
+from .words import (
     PROMPT,
     changed_words,
     column_words,

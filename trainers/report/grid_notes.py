@@ -9,7 +9,7 @@ from ..registry import method_info
 from ..runs.record import WORDS, RunRecord
 from .grid import Column, Grid, Row, conditions, is_learnt_and_trained, may_be_of_1_0
 from .measure import MOST_FAILURES, Measured
-from .sentences import FIELD_WORDS, joined_with_and, listed
+from .words import FIELD_WORDS, joined_with_and, listed
 
 # What the rows of a table may differ in without a setting, by the field of the record.
 NUMERICS = {"numerics.precision": "Precision", "numerics.engine": "The version of the engine",

@@ -21,9 +21,9 @@ from .grid_notes import grid_notes
 from .layout import Layout, TableSpec
 from .measure import Measured
 from .report_tables import metric_table, results_table
-from .sentences import changed_words, images_fact, listed, method_name, prompt_words
 from .table import UNEQUAL_SEEDS, Entry, RowBlock, Table, TableRow, fact_sentences
 from .value_tables import TEXT_KEYS, texts_label, texts_note, value_tables
+from .words import changed_words, images_fact, listed, method_name, prompt_words
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 THIRDS = ("least alike third", "middle third", "most alike third", "all")

@@ -8,7 +8,6 @@ from it.
 """
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +19,10 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError, one_line
 from ...datasets.utils.files import is_printable, read_regular
 from ..runs.record import FILE_NAME as RECORD_FILE
-from ..runs.record import RunRecord, results_hash
+from ..runs.record import RunRecord, broken_tie
 from ..runs.record_1_0 import read_settings, record_of_1_0
 from .predictions import Predictions, read_predictions
-from .sentences import listed
+from .words import listed
 
 # What a field of results.json may be.
 TEXT = "text"
@@ -199,45 +198,26 @@ def read_run(folder: Path, name: str = "") -> FinishedRun:
 
 
 def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
-    """The record of a run whose files agree about it.
+    """The record of a run whose files agree about it. predictions.npz is checked when it is read.
 
     Raises:
         DataError: If one of the files is missing, edited, or of another run.
     """
-    try:
-        record = RunRecord.from_json(results["record"])
-    except ValueError as error:
-        raise DataError(f"results.json: {error}") from error
+    tied_files = ["config.yaml"]
+    if results.get("exported"):  # config.yaml holds paths, so an exported run has none
+        tied_files = []
+    broken = broken_tie(folder, results, tied_files)
+    if broken:
+        raise DataError(broken)
+    if "predictions.npz" not in results["files"]:
+        raise DataError("results.json does not name the content of predictions.npz")
+    record = RunRecord.from_json(results["record"])
     check_record_values(record)
-    check_record_beside(folder / RECORD_FILE, record)
     for key, value in (("trainer", record.method.get("trainer")), ("seed", record.seed),
                        ("split", record.data.get("split"))):
         if results.get(key, value) != value:
             raise DataError(f"results.json was edited: its {key} is not that of its record")
-    files = results.get("files") or {}
-    has_config = not results.get("exported")  # it holds paths, so an exported run has none
-    for name in ("predictions.npz", "config.yaml"):
-        if name not in files and (name != "config.yaml" or has_config):
-            raise DataError(f"results.json does not name the content of {name}")
-    if has_config:
-        check_config(folder / "config.yaml", files["config.yaml"])
-    if files.get("results.json") != results_hash(results):
-        raise DataError("results.json was edited")
     return record
-
-
-def check_record_beside(path: Path, record: RunRecord) -> None:
-    """Refuses a record.json of another run than results.json.
-
-    Args:
-        record: The record in results.json, which is the one that counts.
-    """
-    try:
-        beside = RunRecord.from_json(read_plain_json(path))
-    except ValueError as error:
-        raise DataError(f"{path.name}: {error}") from error
-    if not beside.is_same_run(record):
-        raise DataError(f"{path.name} and results.json are of different runs")
 
 
 def check_record_values(record: RunRecord) -> None:
@@ -254,20 +234,6 @@ def check_record_values(record: RunRecord) -> None:
             raise DataError(
                 f"results.json: {one_line(name, 40)} in the names of its record is no text"
             )
-
-
-def check_config(path: Path, expected: str) -> None:
-    """Refuses a config.yaml that is not the run's.
-
-    Args:
-        expected: SHA-256 of its content, in hex.
-    """
-    try:
-        content = read_regular(path)
-    except OSError as error:
-        raise DataError(f"config.yaml cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != expected:
-        raise DataError("config.yaml was edited, or is of another run")
 
 
 def read_1_0_record(folder: Path, results: dict[str, Any]) -> RunRecord:

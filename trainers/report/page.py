@@ -31,7 +31,9 @@ from ..registry import method_info
 from .figures.style import NamedFigure, inline_svg
 from .measure import Measured, Mistake
 from .metrics import METRICS
-from .sentences import (
+from .table import Table
+from .verdict import Verdict
+from .words import (
     backbone_words,
     changed_words,
     column_words,
@@ -39,8 +41,6 @@ from .sentences import (
     prompt_words,
     starts_from_prompt,
 )
-from .table import Table
-from .verdict import Verdict
 
 logger = logging.getLogger(__name__)
 SIDE = 128  # pixels of a thumbnail

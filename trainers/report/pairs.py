@@ -21,8 +21,8 @@ from .grid import Column, Grid, Row, largest_of_each_family
 from .grid_notes import failure_notes, seed_notes
 from .measure import Measured
 from .metrics import Top
-from .sentences import images_fact
 from .table import Entry, RowBlock, Table, TableRow
+from .words import images_fact
 
 COLUMNS = (
     "Over-confidence, first", "Over-confidence, second", "Difference",

@@ -28,8 +28,8 @@ from .grid_notes import differing_note, failure_notes, seeds_words, stream_words
 from .layout import PLAIN, Layout
 from .measure import ALPHA, Measured, mean_over_seeds, measured_alike
 from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE, TEMPERATURE, find_metric
-from .sentences import images_fact, is_untuned_prompt, joined_with_or, listed
 from .table import Entry, RowBlock, Table, TableRow, fact_sentences
+from .words import images_fact, is_untuned_prompt, joined_with_or, listed
 
 TEMPERATURE_NOTE = (
     "† temperature scaling needs labels, which test-time tuning never sees: a reference, not a "

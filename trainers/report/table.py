@@ -12,7 +12,7 @@ import numpy as np
 from tabulate import tabulate
 
 from ...datasets.utils.files import no_formula
-from .sentences import plain_text
+from .words import plain_text
 
 # In place of the number of seeds, where a mean is over data sets with unequal numbers.
 UNEQUAL_SEEDS = 0

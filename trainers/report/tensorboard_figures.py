@@ -20,7 +20,7 @@ from ..registry import ZERO_SHOT, method_info
 from .figures.reliability import Diagram, diagram, draw_grid
 from .figures.style import encode
 from .load import FinishedRun, read_run
-from .sentences import column_words, method_name
+from .words import column_words, method_name
 
 logger = logging.getLogger(__name__)
 

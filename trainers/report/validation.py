@@ -19,7 +19,7 @@ from ..runs.record import group_records
 from .load import FinishedRun
 from .measure import MOST_FAILURES, Measured, make_samples, measure_metric
 from .predictions import Predictions
-from .sentences import column_words, corruption_of, dataset_words, listed, method_name
+from .words import column_words, corruption_of, dataset_words, listed, method_name
 
 COUNT = re.compile(r"(?:^|, )[\d,]+ of ([\d,]+) images$")  # in the subset of a pilot
 MOST_SHARED = 0.1  # share of validation images that may be test images

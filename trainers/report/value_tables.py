@@ -40,8 +40,8 @@ from .layout import Layout, TableSpec
 from .measure import Measured
 from .metrics import find_metric
 from .report_tables import entries_of, spread_facts
-from .sentences import PROMPT, images_fact, is_untuned_prompt, listed, text_words
 from .table import RowBlock, Table, TableRow, fact_sentences
+from .words import PROMPT, images_fact, is_untuned_prompt, listed, text_words
 
 COLUMN_LABELS: Mapping[str, Mapping[str, str]] = {  # as in the published tables
     "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},

@@ -11,7 +11,7 @@ from ..functional.significance import smallest_difference
 from ..registry import TRAINER_REGISTRY, method_info
 from .grid import Column, Grid, Row
 from .pairs import Pair
-from .sentences import is_untuned_prompt, joined_with_and, joined_with_or, listed
+from .words import is_untuned_prompt, joined_with_and, joined_with_or, listed
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 NEITHER = 0.5  # points of over-confidence below which a method is called neither

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ...datasets.utils.files import file_hash
+from ...datasets.utils.files import file_hash, read_json
 
 FILE_NAME = "record.json"
 RESULTS_FILE = "results.json"
@@ -466,6 +466,44 @@ def hashes_of_files(
     for name in names:
         hashes[name] = file_hash(folder / name)
     return hashes
+
+
+def broken_tie(folder: Path, results: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Says which file of a finished run belongs to another run or was edited.
+
+    Args:
+        folder: The folder of the run.
+        results: The content of its results.json.
+        names: Names of the other files whose hashes are in results.json.
+
+    Returns:
+        The file and the fault in words; "" if there is none.
+    """
+    try:
+        record = RunRecord.from_json(results.get("record"))
+    except ValueError as error:
+        return f"{RESULTS_FILE} cannot be used, because {error}"
+    try:
+        record_file = RunRecord.from_json(read_json(folder / FILE_NAME))
+    except ValueError:
+        return f"{FILE_NAME} is missing or damaged"
+    if not record.is_same_run(record_file):
+        return f"{FILE_NAME} is not that of {RESULTS_FILE}"
+    hashes = results.get("files")
+    if not isinstance(hashes, dict):
+        return f"{RESULTS_FILE} does not name its files"
+    if hashes.get(RESULTS_FILE) != results_hash(results):
+        return f"{RESULTS_FILE} was edited"
+    for name in names:
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        try:
+            digest = file_hash(folder / name)
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if digest != hashes.get(name):
+            return f"{name} is not the one that {RESULTS_FILE} was made with"
+    return ""
 
 
 def results_hash(results: Mapping[str, Any]) -> str:

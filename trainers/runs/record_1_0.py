@@ -15,7 +15,7 @@ from ...datasets.base import DATASET_REGISTRY, dataset_info, parse_run_name
 from ...datasets.utils.errors import ConfigError, DataError, one_line
 from ...datasets.utils.files import flatten, read_yaml
 from ..config.layers import cast_like_default, dataset_file_of, default_settings
-from ..config.setting import Role
+from ..config.schema import Role
 from ..config.settings import (
     added_terms,
     backbone_name,

@@ -20,7 +20,6 @@ from ...datasets.utils.cli import LOGGER, counted
 from ...datasets.utils.errors import ConfigError, UserError
 from ...datasets.utils.files import (
     Damaged,
-    file_hash,
     read_arrays,
     read_json,
     write_arrays,
@@ -34,9 +33,9 @@ from .record import (
     RESULTS_FILE,
     Difference,
     RunRecord,
+    broken_tie,
     describe_difference,
     hashes_of_files,
-    results_hash,
 )
 
 logger = logging.getLogger(__name__)
@@ -560,7 +559,7 @@ def inspect_folder(path: Path, has_shared_log: bool = False) -> FolderState:
     results = read_json(path / RESULTS_FILE)
     record = read_record(path / FILE_NAME)
     if isinstance(results, dict) and results.get("complete"):
-        return inspect_finished(path, results, record)
+        return inspect_finished(path, results)
     if record is not None and not has_parts(path / "parts"):
         return FolderState(is_run=True)  # nothing was computed: any run may begin here
     if record is not None:
@@ -640,55 +639,22 @@ def has_parts(folder: Path) -> bool:
     return False
 
 
-def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> FolderState:
+def inspect_finished(path: Path, results: Results) -> FolderState:
     """Returns the state of a folder with complete results. Its files must belong together.
 
     Args:
         path: The folder.
         results: The content of its results.json.
-        record: The content of its record.json; None if that is missing or damaged.
     """
     if "fingerprint" in results and "record" not in results:  # as version 1.0 wrote it
         return FolderState(refusal=older_release(path), is_run=True)
-    broken = broken_tie(path, results, record)
+    broken = broken_tie(path, results, TIED_FILES)
     if broken:
         return FolderState(
             refusal=f"{path} holds files that do not belong together: {broken}. {REMEDY}",
             is_run=True)
     finished = RunRecord.from_json(results["record"])
     return FolderState(record=finished, results=results, is_run=True)
-
-
-def broken_tie(path: Path, results: Mapping[str, Any], record_file: RunRecord | None) -> str:
-    """Says which file of a finished run belongs to another run or was edited.
-
-    Args:
-        path: The folder of the run.
-        results: The content of its results.json.
-        record_file: The content of its record.json; None if that is missing or damaged.
-
-    Returns:
-        The file and the fault in words; "" if there is none.
-    """
-    try:
-        record = RunRecord.from_json(results.get("record"))
-    except ValueError as error:
-        return f"{RESULTS_FILE} cannot be used, because {error}"
-    if record_file is None:
-        return f"{FILE_NAME} is missing or damaged"
-    if not record.is_same_run(record_file):
-        return f"{FILE_NAME} is not that of {RESULTS_FILE}"
-    hashes = results.get("files")
-    if not isinstance(hashes, dict):
-        return f"{RESULTS_FILE} does not name its files"
-    if hashes.get(RESULTS_FILE) != results_hash(results):
-        return f"{RESULTS_FILE} was edited"
-    for name in TIED_FILES:
-        if not (path / name).is_file():
-            return f"{name} is missing"
-        if file_hash(path / name) != hashes.get(name):
-            return f"{name} is not the one that {RESULTS_FILE} was made with"
-    return ""
 
 
 def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:

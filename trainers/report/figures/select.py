@@ -24,7 +24,7 @@ from ..grid import Column, Grid, Row, grid_of, largest_of_each_family, value_of
 from ..layout import Layout
 from ..layout_tables import by_dataset, grid_texts
 from ..measure import Measured
-from ..sentences import images_fact, listed
+from ..words import images_fact, listed
 from .class_pairs import draw_pair_errors, pair_errors_of
 from .comparison import (
     BeforeAfter,
