@@ -495,7 +495,8 @@ TABLE: Sequence[Setting] = (
 
     Setting(
         "TTA.VIEWS", 64, "number of views per image, the plain one included", Role.VIEWS,
-        Range(least=1), used_by=SEVERAL_VIEWS, show=show_views, title="number of views"),
+        Range(least=1, most=1_000_000, text="a whole number from 1 to 1,000,000"),
+        used_by=SEVERAL_VIEWS, show=show_views, title="number of views"),
     Setting(
         "TTA.SELECT", 0.1, "share of the views that is used, those of lowest entropy", Role.METHOD,
         Range(above=0, most=1, text="a share above 0 and up to 1"), used_by=SELECTING,
