@@ -127,6 +127,7 @@ def test_values_take_the_type_of_their_key(tmp_path, key, text, value):
     (["TEST.SALS", "True"], "is no longer a setting: the report measures SaLS for every run"),
     (["TTA.JACOBIAN_GB", 10],
      "is no longer a setting: use TTA.JACOBIAN on, which has no limit of memory, or off"),
+    (["DATASET.LABEL", "   "], "without spaces at its ends"),
     (["DATASET.LABEL", "a\nb"], "it must be a name of up to 80 printable characters"),
     (["DATASET.LABEL", "Average"], "not Average"),
     (["DATASET.NAME", "UFC101"], "unknown data set 'UFC101'. Did you mean 'UCF101'?"),

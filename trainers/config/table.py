@@ -189,6 +189,8 @@ def is_openai(settings: Settings) -> bool:
 def is_label(value: object) -> bool:
     """Whether a text fits into a table, and is not the name of a column that tables add."""
     text = str(value)
+    if text != text.strip():  # it would look empty, or like another name
+        return False
     return len(text) <= LONGEST_LABEL and text.isprintable() and text != AVERAGE
 
 
@@ -354,8 +356,10 @@ def show_terms(terms: object) -> str:
 SEVERAL_VIEWS = "methods that use several views, such as TPT and VTE"
 SELECTING = "methods that select views, such as TPT and VTE"
 GRADIENTS = "methods that tune by gradients, such as TPT, RTPT and TPS"
-LABEL = Check(is_label, f"a name of up to {LONGEST_LABEL} printable characters, not {AVERAGE}",
-              good=("", "Garden birds"), bad=("a\nb", "x" * (LONGEST_LABEL + 1), AVERAGE))
+LABEL = Check(is_label, f"a name of up to {LONGEST_LABEL} printable characters, without spaces at "
+                        f"its ends, not {AVERAGE}",
+              good=("", "Garden birds"),
+              bad=("a\nb", "x" * (LONGEST_LABEL + 1), AVERAGE, f"{AVERAGE} ", "   "))
 ON_OFF_AUTO = OneOf(("auto", "on", "off"))
 
 TABLE: Sequence[Setting] = (
