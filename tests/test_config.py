@@ -112,6 +112,7 @@ def test_values_take_the_type_of_their_key(tmp_path, key, text, value):
     (["TEST.LIMIT", "1:30"], "TEST.LIMIT in the command must be of type int, not '1:30'"),
     (["OPTIM.LR", "1:30"], "must be of type float, not '1:30'"),
     (["OPTIM.LR", 10**400], "must be of type float"),
+    (["TTA.VIEWS", 10**15], "TTA.VIEWS is 1000000000000000; it must be a whole number from 1 to"),
     (["DATASET.ROOT", ["a"]], "must be of type str, not ['a']"),
     (["TRAINER.NAME", ""], "no trainer given: use --trainer with one of"),
     (["TRAINER.NAME", "[" * 1000], "unknown trainer"),  # no file has such a name
@@ -126,6 +127,7 @@ def test_values_take_the_type_of_their_key(tmp_path, key, text, value):
     (["TEST.SALS", "True"], "is no longer a setting: the report measures SaLS for every run"),
     (["TTA.JACOBIAN_GB", 10],
      "is no longer a setting: use TTA.JACOBIAN on, which has no limit of memory, or off"),
+    (["DATASET.LABEL", "   "], "without spaces at its ends"),
     (["DATASET.LABEL", "a\nb"], "it must be a name of up to 80 printable characters"),
     (["DATASET.LABEL", "Average"], "not Average"),
     (["DATASET.NAME", "UFC101"], "unknown data set 'UFC101'. Did you mean 'UCF101'?"),

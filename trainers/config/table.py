@@ -189,6 +189,8 @@ def is_openai(settings: Settings) -> bool:
 def is_label(value: object) -> bool:
     """Whether a text fits into a table, and is not the name of a column that tables add."""
     text = str(value)
+    if text != text.strip():  # it would look empty, or like another name
+        return False
     return len(text) <= LONGEST_LABEL and text.isprintable() and text != AVERAGE
 
 
@@ -354,8 +356,10 @@ def show_terms(terms: object) -> str:
 SEVERAL_VIEWS = "methods that use several views, such as TPT and VTE"
 SELECTING = "methods that select views, such as TPT and VTE"
 GRADIENTS = "methods that tune by gradients, such as TPT, RTPT and TPS"
-LABEL = Check(is_label, f"a name of up to {LONGEST_LABEL} printable characters, not {AVERAGE}",
-              good=("", "Garden birds"), bad=("a\nb", "x" * (LONGEST_LABEL + 1), AVERAGE))
+LABEL = Check(is_label, f"a name of up to {LONGEST_LABEL} printable characters, without spaces at "
+                        f"its ends, not {AVERAGE}",
+              good=("", "Garden birds"),
+              bad=("a\nb", "x" * (LONGEST_LABEL + 1), AVERAGE, f"{AVERAGE} ", "   "))
 ON_OFF_AUTO = OneOf(("auto", "on", "off"))
 
 TABLE: Sequence[Setting] = (
@@ -495,7 +499,8 @@ TABLE: Sequence[Setting] = (
 
     Setting(
         "TTA.VIEWS", 64, "number of views per image, the plain one included", Role.VIEWS,
-        Range(least=1), used_by=SEVERAL_VIEWS, show=show_views, title="number of views"),
+        Range(least=1, most=1_000_000, text="a whole number from 1 to 1,000,000"),
+        used_by=SEVERAL_VIEWS, show=show_views, title="number of views"),
     Setting(
         "TTA.SELECT", 0.1, "share of the views that is used, those of lowest entropy", Role.METHOD,
         Range(above=0, most=1, text="a share above 0 and up to 1"), used_by=SELECTING,
