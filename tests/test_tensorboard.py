@@ -25,6 +25,7 @@ from promptcal.trainers.runs.tensorboard import (
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.summary.writer import event_file_writer
 
 from browser import launched
 from common import run_tool
@@ -74,8 +75,10 @@ def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path, real_pictures):
     assert "results/text_summary" in tuned.Tags()["tensors"]
 
 
-def test_other_bins_have_a_curve_of_their_own(train, tmp_path):
+def test_other_bins_have_a_curve_of_their_own(train, tmp_path, monkeypatch):
     """The first run's curve keeps its bins; the table and the log are those of results.json."""
+    # Event files of one second are read in the order of their names, in which 10 is before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
     options = (*FEW_VIEWS, "TTA.EPISODES", 2)
     assert train("SoC", *options).returncode == 0
     before = json.loads((tmp_path / "run" / "results.json").read_text())
