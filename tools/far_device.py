@@ -193,7 +193,7 @@ def run_operation(operation: Any, args: Sequence, kwargs: dict[str, Any]) -> Any
         result = tree_map(partial(to_far, wrappers=wrappers), result)
     for tensor in far:
         if tensor.shape != tensor.numbers.shape:
-            raise NotImplementedError(f"{operation} changes the shape of its argument")
+            raise RuntimeError(f"{operation} changes the shape of its argument")
     if counter is not None:
         counter[name] += 1
     return result
